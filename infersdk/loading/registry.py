@@ -14,6 +14,7 @@ import operator
 import os
 import warnings
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
@@ -180,8 +181,10 @@ def load(
     backend = "onnxruntime" if backend is None else backend
     kind = backend_class(backend)
     check_precision(precision)
-    if max_batch is not None and (isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1):
-        raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
+    if max_batch is not None:
+        if isinstance(max_batch, bool) or not isinstance(max_batch, Integral) or max_batch < 1:
+            raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
+        max_batch = int(max_batch)
     from ..config import convert as checked_options
     from ..core.memory_limit import check_option
 

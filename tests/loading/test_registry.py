@@ -206,6 +206,14 @@ def test_load_takes_all_kinds_of_paths_and_devices(tmp_path: Path) -> None:
             assert infer.device == "cpu"
 
 
+def test_the_largest_batch_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = pytest.importorskip("onnx_models").double(tmp_path / "m.onnx")
+    with infersdk.load(path, max_batch=np.int64(4)) as infer:  # type: ignore[arg-type]
+        assert type(infer.max_batch) is int
+        assert infer.max_batch == 4
+
+
 # ---- a configuration in place of a model ----
 
 

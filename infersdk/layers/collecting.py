@@ -89,8 +89,8 @@ def profile(
         BackendError, ModelError, InferenceError: as `load()` and `Infer.forward()`.
     """
     source, settings = ModelSource.of(model), _checked(settings)
-    is_one = isinstance(targets, (str, Target)) or not isinstance(targets, Iterable)
-    wanted = [Target.parse(one) for one in ([targets] if is_one else targets)]
+    given = [targets] if isinstance(targets, (str, Target)) or not isinstance(targets, Iterable) else targets
+    wanted = [Target.parse(one) for one in given]
     if len(set(wanted)) < len(wanted) or not wanted:
         raise ConfigError(f"give each target once, and at least one; not {', '.join(map(str, wanted)) or 'none'}")
     whole = source if original is None else ModelSource.of(original)

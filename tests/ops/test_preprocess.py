@@ -718,6 +718,7 @@ def test_the_rows_that_are_read_give_the_same_bytes(rng: np.random.Generator) ->
     patterns = set()
     for i in range(200):
         factor, width, height = (int(v) for v in rng.integers(1, [12, 70, 40]))
+        factor = i % 6 + 1 if i < 12 else factor  # the patterns below occur whatever the numbers are
         resized = int(rng.integers(1, 60)) if i % 3 else -(-width // 2), height
         width = 2 * resized[0] if i % 3 == 0 else width  # half the width, which with half the height is another way
         canvas, offset = (int(v) for v in rng.integers(1, 90, 2)), (int(v) for v in rng.integers(-20, 20, 2))

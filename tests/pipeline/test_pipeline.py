@@ -483,6 +483,7 @@ def test_close_in_a_callback(model: Squares) -> None:
     future.add_done_callback(close)
     assert closed.wait(LONG)
     assert future.result() == 9
+    until(lambda: model.open == 0)
 
 
 def test_callbacks_that_submit_more_than_there_are_slots(model: Squares) -> None:

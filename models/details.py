@@ -10,7 +10,7 @@ from ..image.sources import check_several
 from ..pipeline.batch_buffer import runs_side_by_side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -84,8 +84,9 @@ class VisionDetails(ModelDetails):
 
     def run_once(
         self, image: ImageSource | HostImage, parameters: Mapping[str, Any]
-    ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]], Any]:
-        """One image through the stages on the host: the inputs and outputs of the network by name, and the result.
+    ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]], Callable[[], Any]]:
+        """One image through the stages on the host: the inputs and outputs of the network by name, and a function that
+        makes the result of them.
 
         Args:
             parameters: settings of this call.
@@ -96,8 +97,7 @@ class VisionDetails(ModelDetails):
         with self.network.clone() as network:
             outputs = network(feed)
         geometry = preprocessor.geometry_of(read.size)
-        (result,) = self._model._stages.results(outputs, [geometry], [parameters or None])
-        return feed, outputs, result
+        return feed, outputs, lambda: self._model._stages.results(outputs, [geometry], [parameters or None])[0]
 
     @property
     def golden_samples(self) -> Any:

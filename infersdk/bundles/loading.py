@@ -151,7 +151,7 @@ class GoldenSamples:
             if report is not None:
                 return report
             limits = Limits.of(precision, parameters.get("conf", 0.0))
-            if not same_results(sample.results, result.to_dicts(), limits):
+            if not same_results(sample.results, result().to_dicts(), limits):
                 return GoldenReport("postprocessing", samples=number)
         return GoldenReport(samples=len(self._images))
 

@@ -286,7 +286,7 @@ class _Recorder:
             for number, file in enumerate(files):
                 feed, _, result = model.details.run_once(file, parameters)
                 inputs = {name: self._keep(array, INPUT_ELEMENTS) for name, array in feed.items()}
-                samples.append(Sample(f"golden/{number}.png", inputs, result.to_dicts()))
+                samples.append(Sample(f"golden/{number}.png", inputs, result().to_dicts()))
         chooses_head = "decode_head" in model.settings.__struct_fields__ and "decode_head" not in self._settings
         graphs: list[Graph] = []
         for precision, source in {"fp32": self._source, **forms}.items():

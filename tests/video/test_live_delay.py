@@ -6,8 +6,9 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -213,10 +214,9 @@ class Slow:
         return self.thread.submit(time.sleep, 0.01)
 
 
-@pytest.mark.parametrize("waits", [60.0, 0.0])
-def test_frames_that_come_together(waits: float, video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four frames come at once, and the model has time for all of them before the next four."""
-    monkeypatch.setattr(stream, "WAITS", waits)
+@contextmanager
+def live(video: Path, together: int, pause: float) -> Iterator[tuple[str, int]]:
+    """The address of a source, and its number of frames: `AT_ONCE`, and then this many at a time after each pause."""
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
     chunks = transport_stream(encoded, 1, lengths=True)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -225,22 +225,31 @@ def test_frames_that_come_together(waits: float, video: Path, monkeypatch: pytes
             connection, _ = server.accept()
             with connection:
                 connection.sendall(b"".join(chunks[:AT_ONCE]))
-                for number in range(AT_ONCE, len(chunks), 4):
-                    time.sleep(0.5)
-                    connection.sendall(b"".join(chunks[number : number + 4]))
+                for number in range(AT_ONCE, len(chunks), together):
+                    time.sleep(pause)
+                    connection.sendall(b"".join(chunks[number : number + together]))
 
         thread = sending(send, server)
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with Streams({"live": address}, in_flight=1, give_up_after=0, options=WHOLE_PACKETS) as streams:
-            numbers = [item.frame.number for item in streams.run(Slow()) if item.frame is not None]
-            dropped = streams.health()["live"].dropped
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}", len(chunks)
         thread.join(WAIT)
+
+
+@pytest.mark.parametrize("waits", [60.0, 0.0])
+def test_frames_that_come_together(waits: float, video: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four frames come at once, and the model has time for all of them before the next four."""
+    monkeypatch.setattr(stream, "WAITS", waits)
+    with (
+        live(video, 4, 0.5) as (address, count),
+        Streams({"live": address}, in_flight=1, give_up_after=0, options=WHOLE_PACKETS) as streams,
+    ):
+        numbers = [item.frame.number for item in streams.run(Slow()) if item.frame is not None]
+        dropped = streams.health()["live"].dropped
     came_later = [number for number in numbers if number >= AT_ONCE]
     if waits:
-        assert came_later == list(range(AT_ONCE, len(chunks)))
+        assert came_later == list(range(AT_ONCE, count))
     else:
         assert len(came_later) < ONE_BY_ONE
-    assert dropped == len(chunks) - len(numbers)
+    assert dropped == count - len(numbers)
 
 
 class Busy:
@@ -252,23 +261,9 @@ class Busy:
 
 def test_one_frame_waits_for_a_busy_model(video: Path) -> None:
     """Newer frames replace it when they come, and not when the model takes one: so few have memory at a time."""
-    encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
-    chunks = transport_stream(encoded, 1, lengths=True)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def send() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(b"".join(chunks[:AT_ONCE]))
-                for chunk in chunks[AT_ONCE:]:
-                    time.sleep(1 / RATE)
-                    connection.sendall(chunk)
-
-        thread = sending(send, server)
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+    with live(video, 1, 1 / RATE) as (address, count):
         with Streams({"live": address}, in_flight=1, options=WHOLE_PACKETS) as streams:
             taking = threading.Thread(target=lambda: next(streams.run(Busy()), None), daemon=True)
             taking.start()
-            until(lambda: streams.health()["live"].dropped >= len(chunks) - 4)  # one is in the model, and few wait
+            until(lambda: streams.health()["live"].dropped >= count - 4)  # one is in the model, and few wait
         taking.join(WAIT)
-        thread.join(WAIT)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, InputError, Overloaded
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
-from ...pipeline.request import RequestFuture, UntilError, check_in_flight, results_in_order
+from ...pipeline.request import PipelineThread, RequestFuture, UntilError, check_in_flight, results_in_order
 from ..declaration import UNCHECKED, argument
 from ..results import Detections
 from ..results.detections import OWN_NAMES
@@ -227,10 +227,12 @@ class TwoStage(Composed[Detections]):
         elif settings.when_full == "raise":
             patience = 0
         limits = [limit for limit in (patience, request.seconds_left) if limit is not None]
+        in_callback = isinstance(threading.current_thread(), PipelineThread)
         try:
-            slots.get(timeout=max(min(limits), 0.0) if limits else None)
+            slots.get(timeout=0 if in_callback else max(min(limits), 0.0) if limits else None)
         except Empty:
-            pass
+            if in_callback and patience != 0:  # these threads free the slots; its requests wait in the queue
+                return True
         else:
             request.slot = slots
             return True

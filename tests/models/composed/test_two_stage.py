@@ -7,7 +7,7 @@ import gc
 import json
 import threading
 import weakref
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError, Future, wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -344,6 +344,21 @@ def test_images_between_the_models_are_limited(settings: dict[str, Any]) -> None
             two.submit("missing.png")
         for _ in range(12):  # all slots of images are free again
             assert said(two.submit(IMAGE).result(30)) == said(expected)
+
+
+def test_callbacks_that_submit_more_than_there_are_slots(two: TwoStage, images: list[Any]) -> None:
+    """The threads that free slots do not wait for them."""
+    ended: list[int] = []
+
+    def more(future: Future[Any]) -> None:
+        ended.append(len(future.result()))
+        if len(ended) <= 100:
+            for _ in range(2):
+                two.submit(images[0]).add_done_callback(more)
+
+    two.submit(images[0]).add_done_callback(more)
+    until(lambda: len(ended) == 201)
+    assert len(set(ended)) == 1
 
 
 def test_map_waits_for_the_slots_of_compositions() -> None:

@@ -212,23 +212,22 @@ class RegionPart:
             )
         return SharedTensor(self, datatype, dtype, tuple(shape), what)
 
-    def write(self, array: npt.NDArray[Any], output: str, index: int = 0, count: int = 1) -> None:
-        """Writes an output, or one of its rows of equal size.
+    def write(self, array: npt.NDArray[Any], output: str) -> None:
+        """Writes an output.
 
         Args:
             output: its name, for messages.
-            index, count: the index of the row, and the number of rows.
 
         Raises:
-            RequestError: the part is too small for all rows, or the region has shrunk.
+            RequestError: the part is too small, or the region has shrunk.
         """
         data = np.frombuffer(pack(array), np.uint8)
-        if (needed := len(data) * count) > self.nbytes:
+        if len(data) > self.nbytes:
             raise RequestError(
                 f"shared memory size specified with the request for output {output!r} ({self.nbytes} bytes) should be "
-                f"at least {needed} bytes to hold the results"
+                f"at least {len(data)} bytes to hold the results"
             )
-        self.region.write(self.offset + index * len(data), data)
+        self.region.write(self.offset, data)
 
 
 class SharedTensor:

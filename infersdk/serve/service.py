@@ -122,7 +122,8 @@ class InferenceService:
                     outputs[wanted.name] = _best_classes(
                         outputs[wanted.name], wanted.classification, batched=endpoint.batched
                     )
-                if wanted.shared_memory is not None and not isinstance(output := outputs[wanted.name], PlacedOutput):
+                if wanted.shared_memory is not None:
+                    output = outputs[wanted.name]
                     quick = output.nbytes <= _QUICK_NBYTES and output.dtype.kind != "O"
                     await in_worker(wanted.shared_memory.write, output, wanted.name, when=not quick)
                     outputs[wanted.name] = PlacedOutput(output.dtype, output.shape)

@@ -5,17 +5,18 @@ No client gets a result of it, and none waits for it: an image is dropped where 
 
 from __future__ import annotations
 
+import asyncio
 import random
-import threading
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 
 from ..core.text import logger
-from ..errors import Overloaded
+from ..errors import ClosedError, Overloaded
+from .workers import in_worker
 
 if TYPE_CHECKING:
     from ..models import ImageModel
@@ -50,61 +51,40 @@ class Shadow:
 
     def __init__(self, name: str, model: ImageModel[Any], share: float) -> None:
         self._name, self._model, self._share = name, model, share
-        self._thread = ThreadPoolExecutor(1, "infersdk-shadow")  # where compositions decode their images
-        self._places = threading.Semaphore(model.details.pipelines[0].slots)  # for images that wait for the thread
-        self._random, self._lock = random.Random(), threading.Lock()
+        self._slots = model.details.pipelines[0].slots
+        self._running = set[asyncio.Future[None]]()
         self.outcomes = {"compared": 0, "dropped": 0, "failed": 0}
         self.agreement = 0.0
 
     def offer(self, item: Any, parameters: Mapping[str, Any], result: Result) -> None:
-        """An image and its result. Does not wait.
+        """An image and its result. Call it in the thread of the event loop; it does not wait.
 
         Args:
             item: encoded bytes or an array; images on a device are left out.
         """
-        if not isinstance(item, (bytes, np.ndarray)) or self._random.random() >= self._share:
+        if not isinstance(item, (bytes, np.ndarray)) or random.random() >= self._share:
             return
-        if not self._places.acquire(blocking=False):
-            self._count("dropped")
+        if len(self._running) >= self._slots:
+            self.outcomes["dropped"] += 1
             return
+        # In a context of its own: the stages of this run are not those of the request.
+        task = Context().run(asyncio.ensure_future, self._compare(item, parameters, result))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _compare(self, item: Any, parameters: Mapping[str, Any], result: Result) -> None:
         try:
-            self._thread.submit(self._begin, item, parameters, result)
-        except RuntimeError:  # it is closed
-            self._count("dropped")
-
-    def _begin(self, item: Any, parameters: Mapping[str, Any], result: Result) -> None:
-        try:
-            future: Future[Any] = self._model.submit(item, timeout=0, **parameters)
-        except Overloaded:
-            self._count("dropped")
-        except Exception as error:
-            self._failed(error)
+            other = await self._model.infer(item, **parameters)
+            agreement = await in_worker(result.agreement, other)
+        except (Overloaded, ClosedError):
+            self.outcomes["dropped"] += 1
+        except Exception as error:  # also of results of another type, or without agreement()
+            _log.warning("the shadow of model %r failed: %s", self._name, error)
+            self.outcomes["failed"] += 1
         else:
-            future.add_done_callback(lambda done: self._compare(result, done))
-        finally:
-            self._places.release()
-
-    def _compare(self, result: Result, done: Future[Any]) -> None:
-        if done.cancelled():
-            self._count("dropped")
-        elif (error := done.exception()) is not None:
-            self._failed(error)
-        else:
-            try:
-                self._count("compared", result.agreement(done.result()).percent / 100)
-            except Exception as wrong:  # results of another type, or without agreement()
-                self._failed(wrong)
-
-    def _failed(self, error: BaseException) -> None:
-        _log.warning("the shadow of model %r failed: %s", self._name, error)
-        self._count("failed")
-
-    def _count(self, outcome: str, agreement: float = 0.0) -> None:
-        with self._lock:
-            self.outcomes[outcome] += 1
-            self.agreement += agreement
+            self.outcomes["compared"] += 1
+            self.agreement += agreement.percent / 100
 
     def close(self) -> None:
-        """Frees the model. Images that wait for the thread are left out."""
-        self._thread.shutdown(cancel_futures=True)
+        """Frees the model. Images that wait for it are dropped."""
         self._model.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -99,29 +99,35 @@ def test_a_shadow(bundle: Path, run: Callable[..., Any]) -> None:
     assert 0 < metric(server, "infersdk_shadow_agreement_total{") < compared, "fewer boxes are above its threshold"
 
 
-def test_a_shadow_that_reads_its_images_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a composition does. The event loop does not wait for it, and images beyond its slots are dropped."""
+def test_a_shadow_that_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets as many images as it has slots. The request that offers an image does not wait for it."""
     with YOLOv5(DETECTOR) as model:
-        result, reading, goes_on = model(IMAGE), threading.Event(), threading.Event()
+        result, original, slots = model(IMAGE), model.infer, model.details.pipelines[0].slots
 
-        def submit(image: Any, **settings: Any) -> Any:
-            reading.set()
-            assert goes_on.wait(10)
-            return original(image, **settings)
+        async def run() -> None:
+            goes_on = asyncio.Event()
 
-        original, slots = model.submit, model.details.pipelines[0].slots
-        monkeypatch.setattr(model, "submit", submit)
-        shadow = Shadow("digits", model, 1.0)
-        shadow.offer(IMAGE.read_bytes(), {}, result)
-        assert reading.wait(10)
-        for _ in range(slots):
-            shadow.offer(b"no image", {}, result)
-        assert shadow.outcomes == {"compared": 0, "dropped": 1, "failed": 0}
-        goes_on.set()
-        until(lambda: shadow.outcomes == {"compared": 1, "dropped": 1, "failed": slots - 1})
-        shadow.close()
-        shadow.offer(IMAGE.read_bytes(), {}, result)
-        assert shadow.outcomes["dropped"] == 2
+            async def infer(image: Any, **settings: Any) -> Any:
+                await goes_on.wait()
+                return await original(image, **settings)
+
+            async def outcomes(compared: int, dropped: int, failed: int) -> None:
+                while shadow.outcomes != {"compared": compared, "dropped": dropped, "failed": failed}:
+                    await asyncio.sleep(0.01)
+
+            monkeypatch.setattr(model, "infer", infer)
+            shadow = Shadow("digits", model, 1.0)
+            shadow.offer(IMAGE.read_bytes(), {}, result)
+            for _ in range(slots):
+                shadow.offer(b"no image", {}, result)
+            await asyncio.wait_for(outcomes(0, 1, 0), 10)
+            goes_on.set()
+            await asyncio.wait_for(outcomes(1, 1, slots - 1), 10)
+            shadow.close()
+            shadow.offer(IMAGE.read_bytes(), {}, result)
+            await asyncio.wait_for(outcomes(1, 2, slots - 1), 10)
+
+        asyncio.run(run())
 
 
 def test_a_shadow_whose_results_have_no_measure(tmp_path: Path, run: Callable[..., Any]) -> None:

@@ -1,8 +1,7 @@
-"""The process of a server: its file descriptors, garbage collection and memory allocation."""
+"""The process of a server: its file descriptors and garbage collection."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
@@ -15,14 +14,12 @@ from .shared_memory import MOST_REGIONS
 if TYPE_CHECKING:
     from .settings import ServerSettings
 
-__all__ = ["connection_limit", "freeze", "keep_freed_memory"]
+__all__ = ["connection_limit", "freeze"]
 
 _log = logger("infersdk.serve")
 
 #: File descriptors reserved for model files, libraries and logs.
 _RESERVE = 96
-#: Of `mallopt()` in glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def connection_limit(settings: ServerSettings) -> int:
@@ -65,15 +62,3 @@ def freeze() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-
-
-def keep_freed_memory() -> None:
-    """Lets glibc's allocator keep up to 64 MiB of freed memory for later requests.
-
-    By default it returns the memory of each large message to the system, and the next message causes a page fault for
-    each 4 KiB. Other allocators are left unchanged.
-    """
-    mallopt = getattr(ctypes.pythonapi, "mallopt", None)
-    if mallopt is not None:
-        mallopt(_TRIM_THRESHOLD, 64 << 20)
-        mallopt(_MMAP_THRESHOLD, 32 << 20)

@@ -27,7 +27,7 @@ from .authentication import Authentication
 from .http.app import Application
 from .http.page import page_routes
 from .http.predict import predict_routes
-from .process import connection_limit, freeze, keep_freed_memory
+from .process import connection_limit, freeze
 from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
@@ -101,7 +101,7 @@ class Server:
         Args:
             listening: called when the ports are open and all models are ready.
             owns_process: the process only serves: loaded objects are excluded from garbage collection, which stops all
-                threads, and freed memory is not returned to the system.
+                threads.
 
         Raises:
             InferSDKError: a model cannot be loaded.
@@ -121,8 +121,6 @@ class Server:
             from asyncio import run
         else:
             from uvloop import run
-        if owns_process:
-            keep_freed_memory()
         run(self._serve(listening or (lambda server: None), owns_process))
 
     async def _serve(self, listening: Callable[[Server], None], owns_process: bool) -> None:

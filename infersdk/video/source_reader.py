@@ -7,7 +7,6 @@ import math
 import os
 import re
 import sys
-import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -102,9 +101,7 @@ class SourceReader(ABC, Generic[FrameKind]):
     ) -> None:
         if isinstance(source, bool) or not isinstance(source, (str, bytes, os.PathLike, int)):
             raise ConfigError(f"a video is a path, an address or the number of a camera, not {source!r}")
-        self._buffer: Prefetch[FrameKind] | None = None
         self._closed = self._hangs = False
-        self._guard = threading.Lock()  # of both: one thread may close the reader while another one begins to read
         self.damage = ""
         self.source = f"/dev/video{source}" if isinstance(source, int) else os.fsdecode(source)
         self._shown = without_password(self.source)
@@ -131,7 +128,6 @@ class SourceReader(ABC, Generic[FrameKind]):
         if scheme and scheme[1].lower() in _TIMED_BY_FFMPEG and "timeout" not in options and 0 < timeout < math.inf:
             self._patience = timeout + _LATER
         self._container = self._open(scheme[1].lower() if scheme else "", camera, timeout, options)
-        self._prefetch, self._expired = prefetch, _older_than(drop_after)
         try:
             stream = self._stream()
             live = camera or (scheme is not None and scheme[1].lower() in _LIVE)
@@ -141,20 +137,21 @@ class SourceReader(ABC, Generic[FrameKind]):
             stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}  # its size may change from frame to frame
             stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames would delay as many frames
             self._decoded = Decoded()
-            self._drops = (drop or ("oldest" if self.live else "never")) == "oldest"
-            self._frames: Generator[FrameKind, None, None] = self._decode(stream, self._decoded)
-            # Only the first frame shows whether there is one, and how it is rotated.
-            first = self._read_first()
-            if first is None:
-                raise VideoError(f"{self._shown!r} has no frame that can be decoded")
+            frames = self._decode(stream, self._decoded)
         except BaseException:
-            if self._buffer is None:
-                self._container.close()
-            else:  # its thread may be reading
-                self._buffer.close(0)
+            self._container.close()
+            raise
+        drops, expired = (drop or ("oldest" if self.live else "never")) == "oldest", _older_than(drop_after)
+        self._buffer: Prefetch[FrameKind] = Prefetch(frames, prefetch, drop_oldest=drops, expired=expired)
+        try:
+            first = self._take()  # only it shows whether there is a frame, and how it is rotated
+        except StopIteration:
+            raise VideoError(f"{self._shown!r} has no frame that can be decoded") from None
+        except BaseException:
+            self._buffer.close(0)
             raise
         self.size: tuple[int, int] = first.size
-        self._first: FrameKind | None = first
+        self._first: list[FrameKind] = [first]  # until it is taken
 
     @abstractmethod
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[FrameKind, None, None]:
@@ -226,60 +223,41 @@ class SourceReader(ABC, Generic[FrameKind]):
     @property
     def dropped(self) -> int:
         """Frames of a live source that were dropped, since newer ones waited."""
-        return self._buffer.dropped if self._buffer is not None else 0
+        return self._buffer.dropped
 
     # ---- frames ----
 
-    def _read_first(self) -> FrameKind | None:
+    def _take(self) -> FrameKind:
         if self._patience is None:
-            return next(self._frames, None)
-        self._buffer = self._prefetched(self._frames)  # this thread could wait for ever
-        try:
-            return self._take(self._buffer)
-        except StopIteration:
-            return None
-
-    def _prefetched(self, frames: Iterator[FrameKind]) -> Prefetch[FrameKind]:
-        return Prefetch(frames, self._prefetch, drop_oldest=self._drops, expired=self._expired)
-
-    def _take(self, buffer: Prefetch[FrameKind]) -> FrameKind:
-        if self._patience is None:
-            return next(buffer)
-        with self._patient(buffer):
-            return buffer.next_within(self._patience)
+            return next(self._buffer)
+        with self._patient():  # this thread could wait for ever
+            return self._buffer.next_within(self._patience)
 
     @contextlib.contextmanager
-    def _patient(self, buffer: Prefetch[FrameKind]) -> Iterator[None]:
+    def _patient(self) -> Iterator[None]:
         try:
             yield
         except NoItemError:
-            _stalled[self.source] = buffer
+            _stalled[self.source] = self._buffer
             self._hangs = self._decoded.stopped = True
-            buffer.close(0)
+            self._buffer.close(0)
             raise VideoError(
                 f"{self._shown!r} has sent data, but no frame that can be decoded, for {self._patience:g} s"
             ) from None
 
-    def _begun(self) -> tuple[FrameKind | None, Prefetch[FrameKind]]:
-        """The first frame, if it was not given yet, and those behind it."""
-        with self._guard:
-            if self._closed:
-                raise ClosedError(f"the video {self._shown!r} was closed; open it again")
-            first, self._first = self._first, None
-            if self._buffer is None:
-                assert first is not None
-                self._buffer, first = self._prefetched(_rest(first, self._frames)), None
-            return first, self._buffer
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the video {self._shown!r} was closed; open it again")
 
     def __iter__(self) -> Iterator[FrameKind]:
         return self
 
     def __next__(self) -> FrameKind:
-        first, buffer = self._begun()
-        if first is not None:
-            return first
+        self._check_open()
+        with contextlib.suppress(IndexError):
+            return self._first.pop()
         try:
-            return self._take(buffer)
+            return self._take()
         except StopIteration:
             self._check_end()
             raise
@@ -289,11 +267,11 @@ class SourceReader(ABC, Generic[FrameKind]):
 
         Errors of `receive` end it, and are raised here.
         """
-        first, buffer = self._begun()
-        if first is not None:
-            receive(first)
-        with self._patient(buffer):
-            buffer.pass_to(receive, self._patience)
+        self._check_open()
+        if self._first:
+            receive(self._first.pop())
+        with self._patient():
+            self._buffer.pass_to(receive, self._patience)
         self._check_end()
 
     def _check_end(self) -> None:
@@ -316,13 +294,9 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     def close(self) -> None:
         """Stops decoding and closes the source. A second call does nothing."""
-        with self._guard:
-            if self._closed:
-                return
-            self._closed = self._decoded.stopped = True
-            if self._buffer is None:
-                self._frames.close()
-                return
+        if self._closed:
+            return
+        self._closed = self._decoded.stopped = True
         # Its thread closes the container. Nothing ends a read from a source that has stalled before its timeout.
         self._buffer.close(0 if self._hangs else CLOSING_LIVE if self.live else CLOSING)
 
@@ -406,12 +380,6 @@ def _older_than(seconds: float | None) -> Callable[[FrameKind], bool] | None:
         return None
     longest = seconds
     return lambda frame: time.monotonic() - frame.decoded > longest
-
-
-def _rest(first: FrameKind, frames: Generator[FrameKind, None, None]) -> Iterator[FrameKind]:
-    with contextlib.closing(frames):
-        yield first
-        yield from frames
 
 
 def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[Any]:

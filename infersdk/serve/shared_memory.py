@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
@@ -18,7 +17,7 @@ MOST_REGIONS, _LONGEST_NAME = 512, 256
 
 
 class SharedMemoryRegions:
-    """The regions of a server, by name. It is thread-safe.
+    """The regions of a server, by name. Any thread may call `part()`; the event loop calls all other methods.
 
     Args:
         prefix: required prefix of the keys; None refuses every region.
@@ -32,7 +31,6 @@ class SharedMemoryRegions:
             raise ConfigError(f"server: shared_memory_prefix = {prefix!r} needs Linux; leave it out on {sys.platform}")
         self._prefix = prefix
         self._regions: dict[str, Region] = {}
-        self._lock = threading.Lock()
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
         """Opens a region of the host.
@@ -42,14 +40,14 @@ class SharedMemoryRegions:
                 size.
         """
         what = f"failed to register shared memory region {name!r}"
-        prefix = self._allowed(what)
+        prefix = self._check_free(name, what)
         if not key.startswith(prefix) or "/" in key[1:] or key in ("/", "/.", "/.."):
             raise RequestError(
                 f"{what}: the key {key!r} is not allowed; keys of this server begin with {prefix!r}, and have no "
                 "further slash",
                 Status.FORBIDDEN,
             )
-        self._add(name, what, lambda: HostRegion(name, key, offset, byte_size))
+        self._regions[name] = HostRegion(name, key, offset, byte_size)
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
         """Opens a region of a CUDA device.
@@ -57,40 +55,33 @@ class SharedMemoryRegions:
         Raises:
             RequestError: the name is taken or not valid, no region is allowed, or there is no such memory of that size.
         """
-        what = f"failed to register CUDA shared memory region {name!r}"
-        self._allowed(what)
-        self._add(name, what, lambda: CudaRegion(name, handle, device_id, byte_size))
+        self._check_free(name, f"failed to register CUDA shared memory region {name!r}")
+        self._regions[name] = CudaRegion(name, handle, device_id, byte_size)
 
-    def _allowed(self, what: str) -> str:
-        """The prefix of the keys. Raises RequestError if no region is allowed."""
+    def _check_free(self, name: str, what: str) -> str:
+        """The prefix of the keys. Raises RequestError if no region of this name can be registered."""
         if self._prefix is None:
             raise RequestError(
                 f"{what}: this server takes no shared memory; its configuration allows it: shared_memory_prefix = "
                 '"/frames-" under [server]',
                 Status.FORBIDDEN,
             )
-        return self._prefix
-
-    def _add(self, name: str, what: str, open_region: Callable[[], Region]) -> None:
         if not 1 <= len(name) <= _LONGEST_NAME:  # `unregister()` takes an empty name as all regions
             raise RequestError(
                 f"{what}: a region has a name of 1 to {_LONGEST_NAME} characters, and this one has {len(name):,}"
             )
-        with self._lock:
-            if name in self._regions:
-                raise RequestError(f"shared memory region {name!r} already in manager; unregister it", Status.EXISTS)
-            if len(self._regions) >= MOST_REGIONS:
-                raise RequestError(f"{what}: {MOST_REGIONS} are registered; unregister others", Status.TOO_LARGE)
-            self._regions[name] = open_region()
+        if name in self._regions:
+            raise RequestError(f"shared memory region {name!r} already in manager; unregister it", Status.EXISTS)
+        if len(self._regions) >= MOST_REGIONS:
+            raise RequestError(f"{what}: {MOST_REGIONS} are registered; unregister others", Status.TOO_LARGE)
+        return self._prefix
 
     def unregister(self, name: str, *, cuda: bool = False) -> None:
         """Removes a region, or all of its kind if `name` is empty. As in Triton, a missing region is not an error."""
         kind = CudaRegion if cuda else HostRegion
-        with self._lock:
-            names = [name] if name else list(self._regions)
-            for one in names:
-                if isinstance(self._regions.get(one), kind):
-                    del self._regions[one]
+        for one in [name] if name else list(self._regions):
+            if isinstance(self._regions.get(one), kind):
+                del self._regions[one]
 
     def status(self, name: str = "", *, cuda: bool = False) -> list[dict[str, Any]]:
         """The fields of the regions of the host, or of CUDA devices; with a name those of the region of that name.
@@ -99,8 +90,7 @@ class SharedMemoryRegions:
             RequestError: there is no such region.
         """
         kind = CudaRegion if cuda else HostRegion
-        with self._lock:
-            regions = [region for region in self._regions.values() if isinstance(region, kind)]
+        regions = [region for region in self._regions.values() if isinstance(region, kind)]
         found = [region.fields for region in regions if name in ("", region.name)]
         if name and not found:
             text = "CUDA" if cuda else "system"
@@ -136,5 +126,4 @@ class SharedMemoryRegions:
 
     def close(self) -> None:
         """Removes all regions."""
-        with self._lock:
-            self._regions.clear()
+        self._regions.clear()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError, ShapeError
+from ..errors import InferSDKError, InputError, ShapeError
 from . import dlpack
 from ._lib import address, check, ffi, lib, out, returned
 from .device import CPU, Device
@@ -99,6 +99,7 @@ def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
 
     Raises:
         InputError: `source` does not export its memory.
+        ShapeError, DTypeError: its elements are not dense and in C order, or of a type that tensors do not have.
     """
     try:
         kind, ordinal = source.__dlpack_device__()
@@ -106,6 +107,8 @@ def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
             array = np.from_dlpack(source)
         else:
             theirs = dlpack.Borrowed(source.__dlpack__(stream=stream.handle if stream is not None else 1))
+    except InferSDKError:
+        raise
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
     if kind != dlpack.CUDA:

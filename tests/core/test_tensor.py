@@ -705,17 +705,32 @@ def test_dlpack_of_a_device_is_lent_where_it_lies_or_not_at_all() -> None:
         tensor.__dlpack__(dl_device=(1, 0))
 
 
+class DeviceProducer:
+    """Exports a capsule as if it were of a CUDA device."""
+
+    def __init__(self, capsule: Any) -> None:
+        self.capsule = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.capsule
+
+
+@pytest.mark.parametrize(
+    ("array", "error", "text"),
+    [
+        (np.zeros((3, 4), np.float32).T, ShapeError, "not dense; pass a contiguous array"),
+        (np.zeros(3, np.complex64), DTypeError, "type code 5 with 64 bits"),
+    ],
+)
+def test_what_is_wrong_with_a_tensor_of_a_device(array: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        Tensor.from_dlpack(DeviceProducer(array.__dlpack__()))
+
+
 def test_a_capsule_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Producer:
-        def __init__(self, capsule: Any) -> None:
-            self.capsule = capsule
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return dlpack.CUDA, 0
-
-        def __dlpack__(self, **options: Any) -> Any:
-            return self.capsule
-
     capsule = np.zeros(3, np.float32).__dlpack__()
     borrowed = dlpack.Borrowed(capsule)
     assert (borrowed.shape, borrowed.dtype) == ((3,), np.float32)
@@ -723,7 +738,7 @@ def test_a_capsule_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
     for wrong in (capsule, 5):
         with pytest.raises(InputError, match="does not hold a tensor, or it was taken before"):
-            Tensor.from_dlpack(Producer(wrong))
+            Tensor.from_dlpack(DeviceProducer(wrong))
     gc.collect()
     assert unraisable == []  # of a destructor
 

@@ -34,9 +34,10 @@ def find_nvcc() -> str | None:
     if wanted == "0":
         return None
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    nvcc = shutil.which("nvcc", path=f"{home}/bin" if home else None) or shutil.which("nvcc")
+    nvcc = shutil.which("nvcc", path=f"{home}/bin" if home else None)
     if nvcc is None:
-        raise SystemExit("INFERSDK_CUDA=1, but there is no nvcc on PATH or under CUDA_HOME; install the CUDA toolkit")
+        place = f"in {home}/bin (CUDA_HOME)" if home else "on PATH"
+        raise SystemExit(f"INFERSDK_CUDA=1, but there is no nvcc {place}; install the CUDA toolkit")
     return nvcc
 
 
@@ -109,7 +110,10 @@ class BuildNative(build_ext):
         return Path(re.search(r"^#\$ TOP=(.+)$", dry, re.MULTILINE)[1].strip())
 
     def compile_cuda(self, nvcc: str, native: Path) -> list[str]:
-        archs = os.environ.get("INFERSDK_CUDA_ARCHS", ",".join(ARCHS)).split(",")
+        named = os.environ.get("INFERSDK_CUDA_ARCHS") or ",".join(ARCHS)
+        archs = [arch.strip() for arch in named.split(",")]
+        if not all(re.fullmatch(r"\d+[af]?", arch) for arch in archs):
+            raise SystemExit(f"INFERSDK_CUDA_ARCHS={named}: it is a list of compute capabilities, such as 90,120")
         targets = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in archs]
         targets += [f"-gencode=arch=compute_{archs[-1]},code=compute_{archs[-1]}"]
         headers = [*native.glob("*/*.h"), *native.glob("cuda/*.cuh")]

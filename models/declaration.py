@@ -110,6 +110,7 @@ class Declared:
             f"{cls.__name__}Settings", fields.values(), module=cls.__module__,
             frozen=True, kw_only=True, forbid_unknown_fields=True,
         )  # fmt: skip
+        cls.Settings.__qualname__ = f"{cls.__qualname__}.Settings"  # where pickle looks for it
 
 
 def _refuse_unsupported(kind: type[Declared]) -> None:

@@ -150,13 +150,14 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
             return Recognition.no(f"its output {spec} has no scores for each class at points of its input")
         classes, sides = classes_and_size(spec.shape, layout)
         single = classes == 1 if layout else 1 in spec.shape[1:]
+        may_be_image = classes == 3 and sides == model.input_size if layout else 3 in spec.shape[1:]
         says_mask = any(word in spec.name.lower() for word in ("mask", "seg", "matte"))
         if single and model.task is None and not model.names and not says_mask:
             return Recognition.nearly(
                 "its output is one map of numbers, and nothing in the file says that it is the probability of a class",
                 "a model that gives one map",
             )
-        if classes == 3 and sides == model.input_size and model.task is None and not model.names:
+        if may_be_image and model.task is None and not model.names:
             return Recognition.nearly(
                 "nothing in the file says that its three maps are classes, and not the channels of an image",
                 "a model that gives an image or maps",

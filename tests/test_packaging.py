@@ -252,6 +252,8 @@ def failing_build(folder: Path, **environment: str) -> str:
     [
         ({"CC": "no-such-compiler -O2"}, "no C compiler ('no-such-compiler').*apt install gcc.*dnf install gcc"),
         ({"INFERSDK_CUDA": "1", "CC": sys.executable, "PATH": "", "CUDA_HOME": ""}, "INFERSDK_CUDA=1, but .* no nvcc"),
+        ({"INFERSDK_CUDA": "1", "CUDA_HOME": "/none"}, "INFERSDK_CUDA=1, but there is no nvcc in /none/bin"),
+        ({"INFERSDK_CUDA": "1", "INFERSDK_CUDA_ARCHS": "90,"}, "INFERSDK_CUDA_ARCHS=90,: it is a list of compute"),
         ({"INFERSDK_CUDA": "yes"}, "INFERSDK_CUDA=yes: it is 1, which builds the CUDA part, or 0"),
     ],
 )

@@ -69,7 +69,8 @@ def read_key(source: KeySource | None) -> bytes:
     except (AttributeError, ValueError):
         key = b""
     if len(key) != _KEY:
-        raise BundleKeyError(f"a key is {_KEY} bytes, or {2 * _KEY} hexadecimal digits; this one is neither")
+        shown = source if isinstance(source, str) and source.startswith(("env:", "file:")) else "this one"
+        raise BundleKeyError(f"a key is {_KEY} bytes, or {2 * _KEY} hexadecimal digits; {shown} is neither")
     return key
 
 

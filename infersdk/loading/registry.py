@@ -188,10 +188,10 @@ def load(
     from ..config import convert as checked_options
     from ..core.memory_limit import check_option
 
-    source = _readable(kind, model, external_data, convert)
     target_device = Device.parse(device if device is not None else kind.declaration.default_device)
     check_option(options, kind.declaration.options, backend)
     own = checked_options(options, kind.declaration.options, f"options of backend {backend!r}")
+    source = _readable(kind, model, external_data, convert)
     make: Callable[..., Infer] = kind
     if custom_ops or source.foreign_domains:
         from ..custom_ops.loading import with_custom_ops

@@ -396,6 +396,12 @@ def test_wrong_keys(sealed: Path, key: Any, message: str) -> None:
     assert str(sealed) in str(error.value)
 
 
+def test_a_wrong_key_of_the_environment(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_BUNDLE_KEY", "file:bundle.key")
+    with pytest.raises(BundleKeyError, match="64 hexadecimal digits; env:INFERSDK_BUNDLE_KEY is neither"):
+        Bundle(sealed).read("model.onnx")
+
+
 def test_a_key_without_a_kind_is_not_shown(sealed: Path) -> None:
     with pytest.raises(
         ConfigError, match="a key is 'env:NAME'.*32 bytes, or a function, not this text of 64 characters"

@@ -16,7 +16,7 @@ from infersdk import models
 from infersdk.errors import ConfigError, InputError, ShapeError, UnsupportedModelError
 from infersdk.models import ClassMap, ClassMaps, SemanticSegmentation, TwinLiteNet, load
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)
@@ -85,6 +85,14 @@ def test_nothing_is_guessed(tmp_path: Path) -> None:
         load(path)
     with load(head_model(tmp_path / "u.onnx", [quadrants()], NAMES3 | {"task": "semantic"})) as model:
         assert type(model) is SemanticSegmentation  # Ultralytics' metadata says it all
+    for sides in ("64,64", "h,w"):
+        same = onnx.parser.parse_model(
+            '<ir_version: 9, opset_import: ["": 17]>'
+            f"same (float[1,3,{sides}] image) => (float[1,3,{sides}] out) {{ out = Sqrt(image) }}"
+        )
+        onnx.save(same, tmp_path / "image.onnx")
+        with pytest.raises(UnsupportedModelError, match="its three maps are classes, and not the channels of an image"):
+            load(tmp_path / "image.onnx", preset="unit")
     both = head_model(tmp_path / "b.onnx", [np.zeros((64, 64, 64), np.float32)], {})
     with pytest.raises(UnsupportedModelError, match="no scores for each class at points"):
         SemanticSegmentation(both, preset="unit")

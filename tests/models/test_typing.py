@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,13 @@ def test_settings_are_seen_by_a_type_checker(tmp_path: Path) -> None:
     assert 'Unexpected keyword argument "confidence"' in errors[12]
     assert 'Argument "preset"' in errors[14]
     assert 'Argument "margin" to "Mine"' in errors[22]
+
+
+def test_settings_can_be_pickled() -> None:
+    from infersdk.models import YOLOv8
+
+    settings = YOLOv8.Settings(conf=0.3)
+    assert pickle.loads(pickle.dumps(settings)) == settings
 
 
 def test_constructors_and_structs_agree() -> None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core._lib import check, ffi, lib, out
+from ..core._lib import check, ffi, lib, out, returned, text
 from ..core.stream import device_info
+from ..core.tensor_spec import dtype_code
 from ..errors import CustomKernelError, CustomOpError, NativeError, ShapeError
 from .compiling import compile_c, compile_cuda
 from .failures import kernel_failure, note, raised
@@ -65,15 +66,13 @@ class NativeOp:
         spec.num_attributes = len(cls.attributes)
         self.inputs = tuple(np.dtype(name) for name in signature.inputs)
         self.outputs = tuple(np.dtype(name) for name in signature.outputs)
-        spec.input_dtypes = self._keep(ffi.new("int32_t[]", [_code(name) for name in signature.inputs]))
-        spec.output_dtypes = self._keep(ffi.new("int32_t[]", [_code(name) for name in signature.outputs]))
+        spec.input_dtypes = self._keep(ffi.new("int32_t[]", [dtype_code(name) for name in signature.inputs]))
+        spec.output_dtypes = self._keep(ffi.new("int32_t[]", [dtype_code(name) for name in signature.outputs]))
         attributes, kept = native_attributes(cls.attributes, {})
         self._kept.append(kept)
         spec.attributes = self._keep(attributes)
         self._set_kernel(spec)
-        pointer = out("ifs_custom_op *")
-        check(lib.ifs_custom_op_create(spec, pointer))
-        self.handle = pointer[0]
+        self.handle = returned("ifs_custom_op *", lib.ifs_custom_op_create, spec)
         _ops[self.id] = self
 
     def _keep(self, data: Any) -> Any:
@@ -102,9 +101,8 @@ class NativeOp:
         dtypes = (*self.signature.inputs, *self.signature.outputs)
         variables = {kind: dtype for kind, dtype in zip(kinds, dtypes, strict=True) if kind in self.cls.types}
         image = compile_cuda(source, variables, f"{major}.{minor}", self.cls.title())
-        pointer = out("ifs_cuda_code *")
-        check(lib.ifs_cuda_code_load(ffi.from_buffer(image), source.function.encode(), self.device.ordinal, pointer))
-        return pointer[0]
+        function, ordinal = source.function.encode(), self.device.ordinal
+        return returned("ifs_cuda_code *", lib.ifs_cuda_code_load, ffi.from_buffer(image), function, ordinal)
 
 
 def _library(kernel: CFunction | CSource, title: str) -> tuple[ctypes.CDLL, str]:
@@ -129,10 +127,6 @@ def _symbol(library: ctypes.CDLL, name: str, title: str, where: str) -> int:
             f"operator {title}: {where} has no function {name!r}; declare it as int32_t {name}(const ifs_op_call *), "
             'in C++ with extern "C"'
         ) from None
-
-
-def _code(dtype: str) -> int:
-    return int(getattr(lib, f"IFS_{dtype.upper()}"))
 
 
 _numbers = itertools.count(1)
@@ -240,10 +234,10 @@ class Node:
         self.op, self.native, self.name = op, native, name
         number = next(_numbers)
         attributes, kept = native_attributes(op.attributes, op.values())
-        pointer = out("ifs_custom_node *")
-        check(lib.ifs_custom_node_create(native.handle, number, name.encode(), attributes, pointer))
+        create, title = lib.ifs_custom_node_create, name.encode()
+        handle = returned("ifs_custom_node *", create, native.handle, number, title, attributes)
         del kept
-        self._handle = ffi.gc(pointer[0], lib.ifs_custom_node_destroy)
+        self._handle = ffi.gc(handle, lib.ifs_custom_node_destroy)
         self._python_node = _python_nodes[number] = _PythonNode(native, op, name)
         weakref.finalize(self, _python_nodes.pop, number, None)
 
@@ -301,7 +295,7 @@ def _tensors(values: Sequence[tuple[int, Sequence[int]]], dtypes: Sequence[Any])
     kept = [ffi.new("int64_t[]", list(shape)) for _, shape in values]
     for tensor, (at, shape), dims, dtype in zip(array, values, kept, dtypes, strict=True):
         tensor.data, tensor.dims = ffi.cast("void *", at), dims
-        tensor.ndim, tensor.dtype = len(shape), _code(dtype.name)
+        tensor.ndim, tensor.dtype = len(shape), dtype_code(dtype)
     return array, kept
 
 
@@ -330,10 +324,6 @@ def _answer(pointer: Any, nbytes: int, work: Callable[[], None]) -> int:
     return 0
 
 
-def _text(chars: Any) -> str:
-    return str(ffi.string(chars).decode("utf-8", "replace"))
-
-
 def _values(attributes: Any, cls: type[CustomOp]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for index, attribute in enumerate(cls.attributes):
@@ -344,7 +334,7 @@ def _values(attributes: Any, cls: type[CustomOp]) -> dict[str, Any]:
         elif kind == "FLOAT":
             values[attribute.name] = native.f
         elif kind == "STRING":
-            values[attribute.name] = _text(native.s) if native.s else ""
+            values[attribute.name] = text(native.s) if native.s else ""
         else:
             data = native.ints if kind == "INTS" else native.floats
             values[attribute.name] = tuple(data[0 : native.count]) if native.count else ()
@@ -355,7 +345,7 @@ def _values(attributes: Any, cls: type[CustomOp]) -> dict[str, Any]:
 def _create(op: int, node: Any, name: Any, attributes: Any, count: int, pointer: Any, error: Any, nbytes: int) -> int:
     def work() -> None:
         native = _ops[op]
-        node_name = _text(name)
+        node_name = text(name)
         python_node = _PythonNode(native, native.cls.of(_values(attributes, native.cls), node_name), node_name)
         pointer[0] = number = next(_numbers)
         _python_nodes[number] = python_node

@@ -271,31 +271,27 @@ class ModelSource(os.PathLike[str]):
     @functools.cached_property
     def _outline(self) -> bytes:
         """The graph of an ONNX model without its long weights, and its functions; empty for other models."""
-        try:
-            with self.mapped() as data:
-                return b"\0".join(_graph_parts(data))
-        except (ModelError, ValueError):  # loading it raises the error
-            return b""
+        return b"\0".join(self._scanned(_graph_parts))
 
     @functools.cached_property
     def foreign_domains(self) -> frozenset[str]:
         """The operator domains that an ONNX model imports and that belong neither to the standard nor to a runtime;
         empty for other models.
         """
-        try:
-            with self.mapped() as data:
-                return frozenset(_imported_domains(data)) - KNOWN_DOMAINS
-        except (ModelError, ValueError):  # loading it raises the error
-            return frozenset()
+        return frozenset(self._scanned(_imported_domains)) - KNOWN_DOMAINS
 
     @functools.cached_property
     def unranked_inputs(self) -> frozenset[str]:
         """The inputs of an ONNX model that have no shape, not even that of a scalar; empty for other models."""
+        return frozenset(self._scanned(_unranked_inputs))
+
+    def _scanned(self, scan: Callable[[bytes | mmap.mmap], Iterator[Any]]) -> list[Any]:
+        """The results of a scan of its bytes; [] for other models than ONNX."""
         try:
             with self.mapped() as data:
-                return frozenset(_unranked_inputs(data))
+                return list(scan(data))
         except (ModelError, ValueError):  # loading it raises the error
-            return frozenset()
+            return []
 
     def with_passes(self, *passes: Any) -> ModelSource:
         """The same with further changes of its graph."""
@@ -363,10 +359,8 @@ def _graph_parts(data: bytes | mmap.mmap) -> Iterator[bytes]:
 
 
 def _imported_domains(data: bytes | mmap.mmap) -> Iterator[str]:
-    for number, start, end in byte_fields(data, 0, len(data)):
-        if number == _OPSET_IMPORT:
-            names = (data[at:stop].decode() for inner, at, stop in byte_fields(data, start, end) if inner == _DOMAIN)
-            yield next(names, "")
+    for place in _fields(data, (0, len(data)), _OPSET_IMPORT):
+        yield next((data[start:end].decode() for start, end in _fields(data, place, _DOMAIN)), "")
 
 
 def _unranked_inputs(data: bytes | mmap.mmap) -> Iterator[str]:

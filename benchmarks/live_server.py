@@ -12,7 +12,8 @@ stream to 0. The server ends when a line comes from its standard input, which it
 each kind, or when that is closed.
 
 With `--faults`, each connection ends in its second half: the server closes it, closes it in the middle of a frame, or
-sends nothing more. And every tenth frame behind the first quarter has wrong bytes.
+sends nothing more. Every tenth frame behind the first quarter has wrong bytes. And now and then the network stalls: for
+half a second nothing is sent, and then all frames that are due at once.
 """
 
 from __future__ import annotations
@@ -156,6 +157,8 @@ SEND_BUFFER = 4 << 20
 RECEIVE = 1 << 16
 #: The ends of connections with faults.
 ENDS = ("close", "cut", "silence")
+#: The seconds of a stall, and its probability before each frame.
+STALL, STALLS = 0.5, 0.005
 
 
 @dataclass(eq=False)
@@ -167,6 +170,7 @@ class Connection:
     received: bytearray = field(default_factory=bytearray)
     unsent: bytearray = field(default_factory=bytearray)
     length: int = 0  # frames
+    start: float = 0.0  # when the first frame is due
     playing: bool = False
     closed: bool = False
 
@@ -238,10 +242,10 @@ class Server:
             connection.length = self._random.randrange(connection.length // 2, connection.length)
         self._sent[connection.stream] = 0
         phase = connection.stream / len(self._sent)
-        start = (time.monotonic() // self._interval + 1 + phase) * self._interval
-        heapq.heappush(self._due, (start, connection.stream, 0, connection))
+        connection.start = (time.monotonic() // self._interval + 1 + phase) * self._interval
+        heapq.heappush(self._due, (connection.start, connection.stream, 0, connection))
 
-    def _send_frame(self, due: float, stream: int, index: int, connection: Connection) -> None:
+    def _send_frame(self, _: float, stream: int, index: int, connection: Connection) -> None:
         if connection.closed:
             return
         if index == connection.length:
@@ -251,7 +255,11 @@ class Server:
         self._send(connection, self._damaged(chunk) if index > len(self._chunks) // 4 else chunk)
         if not connection.closed:
             self._sent[stream, self._numbers[index]] = time.monotonic()
-            heapq.heappush(self._due, (due + self._interval, stream, index + 1, connection))
+            due = connection.start + (index + 1) * self._interval
+            if self._random is not None and self._random.random() < STALLS:
+                self.faults["stall"] += 1
+                due += STALL
+            heapq.heappush(self._due, (due, stream, index + 1, connection))
 
     def _end(self, connection: Connection) -> None:
         end = self._random.choice(ENDS) if self._random else "close"

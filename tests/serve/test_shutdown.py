@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import queue
 import socket
 import threading
@@ -71,6 +72,30 @@ def test_no_port_accepts_while_requests_end(start: Callable[..., Any]) -> None:
         assert any("the server ends" in str(answer) for answer in given)
         stopping.join(30)
         assert time.monotonic() - began < 3 * SECONDS + 3
+
+
+@pytest.mark.parametrize(("last", "status"), [(b"}", 200), (b"?", 400)])
+def test_the_last_answer_of_a_connection_says_that_it_closes(
+    last: bytes, status: int, start: Callable[..., Any]
+) -> None:
+    server = start(0, drain=20)
+    body = b'{"inputs": [{"name": "x", "shape": [1, 3, 1, 1], "datatype": "FP32", "data": [7, 0, 0]}]'
+    client = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=20)
+    for stopping in (False, True):
+        client.putrequest("POST", "/v2/models/idle/infer")
+        client.putheader("Content-Length", str(len(body) + 1))
+        client.endheaders(body)
+        if stopping:
+            time.sleep(0.1)  # the server has read it
+            thread = threading.Thread(target=server.stop)
+            thread.start()
+            until(lambda: server.service.stopping)
+        client.send(last)
+        answer = client.getresponse()
+        answer.read()
+        assert answer.headers.get_all("connection") == (["close"] if stopping else None)
+        assert answer.status == status
+    thread.join(20)
 
 
 def test_connections_without_a_request_cost_no_drain(start: Callable[..., Any]) -> None:

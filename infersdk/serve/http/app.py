@@ -93,6 +93,7 @@ class Application:
         self._bodies.release(request)
         if trace is not None:
             trace.end(refused, request.notes, {"http.response.status_code": response.status})
+        response.closes = self._service.stopping
         try:
             if request.is_read:
                 await send_response(response, send)

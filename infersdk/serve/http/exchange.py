@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import RequestError, Status, retry_after
@@ -120,7 +120,7 @@ async def cancel_on_disconnect(request: Request, receive: Receive, task: asyncio
 
 async def send_response(response: Response, send: Send) -> None:
     """Sends the response to a request whose body was read."""
-    await _send_parts(response, send, response.headers, more=False)
+    await _send_parts(response, send, more=False)
 
 
 async def send_refusal(request: Request, response: Response, receive: Receive, send: Send, limit: float) -> None:
@@ -138,8 +138,9 @@ async def send_refusal(request: Request, response: Response, receive: Receive, s
             rest.result()
             await send_response(response, send)
             return
+    response.closes = True
     try:
-        await _send_parts(response, send, [*response.headers, ("connection", "close")], more=True)
+        await _send_parts(response, send, more=True)
         if rest is not None:
             await asyncio.wait([rest], timeout=limit)
         await send({"type": "http.response.body", "body": b""})
@@ -155,11 +156,12 @@ async def _throw_away(receive: Receive) -> None:
         more = message["type"] == "http.request" and message.get("more_body", False)
 
 
-async def _send_parts(response: Response, send: Send, more_headers: Sequence[tuple[str, str]], *, more: bool) -> None:
+async def _send_parts(response: Response, send: Send, *, more: bool) -> None:
     headers = [
         (b"content-type", response.content_type.encode()),
         (b"content-length", str(response.nbytes).encode()),
-        *((name.encode(), value.encode()) for name, value in more_headers),
+        *((name.encode(), value.encode()) for name, value in response.headers),
+        *([(b"connection", b"close")] if response.closes else []),
     ]
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     *first, last = response.parts or [b""]

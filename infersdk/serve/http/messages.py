@@ -75,6 +75,7 @@ class Response:
     Attributes:
         may_compress: whether it is compressed if the client accepts that. Triton's clients decompress only responses to
             inference requests.
+        closes: whether the connection closes after it, which its headers say (RFC 9112, 9.6).
     """
 
     status: int
@@ -82,6 +83,7 @@ class Response:
     content_type: str = "application/json"
     headers: Sequence[tuple[str, str]] = ()
     may_compress: bool = False
+    closes: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -80,6 +80,17 @@ class ImageEndpoint(Endpoint):
             raise RequestError(f"a request has 1 to {self._settings.max_images} images, not {len(images)}")
         return images
 
+    def _wanted(self, request: InferRequest) -> list[str]:
+        names = super()._wanted(request)
+        if refused := [one.name for one in request.outputs or () if one.classification]:
+            known = [one.name for one in self.outputs if "class" in one.name and not one.name.endswith("_scores")]
+            remedy = f"; the classes are in {', '.join(known)}" if known else ""
+            raise RequestError(
+                f"output {refused[0]!r} of model {self.name!r}: classification is for the outputs of networks, in "
+                f"which the index of a number is its class{remedy}"
+            )
+        return names
+
     def _check_parameters(self, parameters: Mapping[str, Any]) -> None:
         super()._check_parameters(parameters)
         for name, value in parameters.items():

@@ -128,9 +128,21 @@ def test_classes_as_tensors(digits: Any) -> None:
         np.testing.assert_array_equal(result.as_numpy("class_ids")[0], best.class_ids)
         np.testing.assert_array_equal(result.as_numpy("class_scores")[0], best.scores)
         assert [label.decode() for label in result.as_numpy("class_labels")[0]] == best.labels
-        outputs = [triton("grpc").InferRequestedOutput("class_scores", class_count=1)]
-        result = client.infer("classifier", encoded("grpc", Path(IMAGE).read_bytes()), outputs=outputs)
-        assert result.as_numpy("class_scores")[0].tolist() == [b"%f:0" % best.scores[0]]  # an index is no class
+
+
+@pytest.mark.parametrize(
+    ("model", "output", "said"),
+    [
+        ("classifier", "class_scores", "class_ids, class_labels"),
+        ("detector", "detection_scores", "detection_classes"),
+    ],
+)
+def test_positions_of_sorted_scores_are_no_classes(
+    digits: Any, protocol: str, model: str, output: str, said: str
+) -> None:
+    wanted = [triton(protocol).InferRequestedOutput(output, class_count=1)]
+    with client_of(digits, protocol) as client, pytest.raises(Exception, match=f"the classes are in {said}"):
+        client.infer(model, encoded(protocol, Path(IMAGE).read_bytes()), outputs=wanted)
 
 
 def test_metadata(digits: Any) -> None:

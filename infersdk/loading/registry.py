@@ -353,10 +353,12 @@ def load_table(name: str, table: Mapping[str, Any], given: Mapping[str, Any]) ->
         given: arguments of `load()` that override those of the table.
     """
     own = {key: value for key, value in table.items() if key in _FIELDS}
-    rest = sorted(table.keys() - {*_FIELDS, "type", "pipeline"})
+    known = (*_FIELDS, "type", "pipeline")
+    rest = sorted(table.keys() - set(known))
     if rest and table.get("type", "network") == "network":
-        hint = nearest(rest[0], _FIELDS)
-        raise ConfigError(f"models.{name} has no field {rest[0]!r}; there are {', '.join(_FIELDS)}{hint}")
+        raise ConfigError(
+            f"models.{name} has no field {rest[0]!r}; there are {', '.join(known)}{nearest(rest[0], known)}"
+        )
     options = own.pop("options", {})
     if not isinstance(options, dict):
         raise ConfigError(f"models.{name}.options is a table, not {options!r}")

@@ -283,6 +283,7 @@ def test_arguments_beside_a_configuration_are_those_of_its_model(
         ('[models.a]\npath="a"\n[models.b]\npath="b"', r"it has 2 of them \(a, b\); infersdk.models.create"),
         ("[models.a]\nbackend='openvino'", "models.a has no path"),
         ("[models.a]\npath='a.onnx'\nbatch=2", "models.a has no field 'batch'; there are path, backend"),
+        ("[models.a]\npath='a.onnx'\npipline=2", "no field 'pipline'; .*, pipeline; did you mean 'pipeline'"),
         ("[models.a]\npath='a.onnx'\noptions=2", "models.a.options is a table, not 2"),
         ("[models.a]\npath='a.toml'", "is a configuration, not a model file"),
         ("[models.a]\npath='a.onnx'\nprecision='fp9'", "models.a: unknown precision 'fp9'; use one of"),

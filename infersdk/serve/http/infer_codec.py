@@ -240,6 +240,8 @@ def _check_range(array: npt.NDArray[Any], values: Any, datatype: str) -> None:
 
 def _strings(values: Any) -> npt.NDArray[Any]:
     while values and isinstance(values[0], list):
+        if len({len(value) for value in values}) > 1:
+            raise ValueError("its lists have unequal lengths")
         values = [inner for value in values for inner in value]
     return array_of([one.encode() if isinstance(one, str) else one for one in values], (len(values),))
 

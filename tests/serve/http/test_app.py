@@ -136,6 +136,8 @@ def test_wrong_requests(server: Any, change: dict[str, Any], said: str) -> None:
         ({"data": [2**31] * 16}, "Expected `int` <= 2147483647"),
         ({"data": [1] * 15}, "has 16 elements, and data has 15"),
         ({"data": [[1, 2], [3]]}, "not INT32 [1, 16]"),
+        ({"datatype": "BYTES", "data": [["a", "b"], ["c"]]}, "not BYTES [1, 16]: its lists have unequal lengths"),
+        ({"datatype": "BYTES", "data": [[["a"]], [["b"], ["c"]]]}, "its lists have unequal lengths"),
         ({"data": "text"}, "is a list"),
         ({"data": [[[[[[]]]]]]}, "has 16 elements, and data has 0"),
         ({"shape": [1, -16]}, "sides of at least 0"),

@@ -43,7 +43,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         default_deadline: deadline in seconds of requests without one.
         max_body: bytes of a request.
         max_decompressed: bytes of a request after decompression.
-        max_bodies: total bytes of the HTTP requests in progress; further ones are refused with 503.
+        max_bodies: total bytes of the HTTP requests in progress; further ones are refused with 503, and a request that
+            exceeds it alone with 413.
         max_json: bytes of JSON in a request, also after decompression.
         max_elements: elements of a request in JSON, typed contents of gRPC and BYTES; elements of a response in JSON.
         max_headers, max_header_bytes: limits of an HTTP request.

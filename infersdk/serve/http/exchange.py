@@ -40,8 +40,10 @@ class Bodies:
         """
         settings = self._settings
         # h11 has checked it; it may have leading zeros
-        if int(request.headers.get(b"content-length", b"0").lstrip(b"0") or b"0") > settings.max_body:
+        length = int(request.headers.get(b"content-length", b"0").lstrip(b"0") or b"0")
+        if length > settings.max_body:
             raise _too_large(settings.max_body)
+        self._check_alone(length)
         try:
             request.body = await asyncio.wait_for(self._receive(request, receive), settings.read_timeout)
         except (TimeoutError, asyncio.TimeoutError):
@@ -80,6 +82,7 @@ class Bodies:
     def _hold(self, request: Request, nbytes: int) -> None:
         """Counts bytes of a body against `max_bodies` until the request ends."""
         limit = self._settings.max_bodies
+        self._check_alone(request.held + nbytes)
         if self._held + nbytes > limit:
             raise RequestError(
                 f"the requests that the server works on have {limit:,} bytes together, its limit (max_bodies); send "
@@ -89,6 +92,15 @@ class Bodies:
             )
         self._held += nbytes
         request.held += nbytes
+
+    def _check_alone(self, nbytes: int) -> None:
+        """Raises RequestError for a body that exceeds `max_bodies` even without other requests."""
+        if nbytes > (limit := self._settings.max_bodies):
+            raise RequestError(
+                f"the body, with its decompressed data, has more than {limit:,} bytes, the limit of all requests "
+                "together (max_bodies)",
+                Status.TOO_LARGE,
+            )
 
 
 def _too_large(limit: int) -> RequestError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import random
@@ -330,6 +331,22 @@ def test_bodies_of_all_connections_have_a_limit_together(start: Callable[..., An
     check(third, body)
     for one in opened:
         one.close()
+
+
+def test_a_body_beyond_the_limit_of_all_is_too_large(start: Callable[..., Any]) -> None:
+    """It could never succeed, so the client is not told to send it again."""
+    server = start(max_bodies=1000)
+    packed = gzip.compress(bytes(990))
+    requests = (
+        head("Content-Length: 1001"), head("Transfer-Encoding: chunked") + b"3e9\r\n" + bytes(1001) + b"\r\n",
+        raw(packed, "Content-Encoding: gzip"),
+    )  # fmt: skip
+    for request in requests:
+        with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as one:
+            one.sendall(request)
+            status, headers, text = answer(one)
+            assert (status, "retry-after" in headers) == (413, False)
+            assert "more than 1,000 bytes, the limit of all requests together (max_bodies)" in text.decode()
 
 
 # ---- connections ----

@@ -12,7 +12,7 @@ import msgspec
 
 from ..core.model_source import ModelSource
 from ..core.text import logger
-from ..errors import ConfigError, ModelError
+from ..errors import ConfigError, ModelError, text_of
 from ..importers.loading import source_files
 from .errors import RequestError
 
@@ -31,19 +31,22 @@ async def watch(repository: Repository, interval: float, loaded: dict[str, Any])
         loaded: the `signatures()` from before loading, so that changes during loading are detected.
 
     A change is applied when two consecutive checks agree: files that are still being written are ignored. If loading
-    fails, the error is logged and the previous versions serve on until the files change again.
+    fails, the error is logged and the previous versions serve on until the files change again. A configuration that
+    cannot be read is logged once, until its error changes.
     """
     before = loaded
+    told: str | None = None
     while True:
         await asyncio.sleep(interval)
         try:
             now = await asyncio.to_thread(signatures, repository)
-        except ConfigError as error:
-            _log.error("the configuration cannot be read; the previous one stays in use: %s", error)
+        except Exception as error:
+            if (text := text_of(error)) != told:
+                trace = None if isinstance(error, ConfigError) else error
+                _log.error("the configuration cannot be read; the previous one stays in use: %s", text, exc_info=trace)
+            told = text
             continue
-        except Exception:
-            _log.exception("the configuration cannot be checked; the previous one stays in use")
-            continue
+        told = None
         if now == before and now != loaded:
             await _apply(repository, loaded, now)
             loaded = now

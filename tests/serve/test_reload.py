@@ -421,6 +421,8 @@ def test_a_null_character_in_a_watched_configuration_is_refused(
         data["models"]["times"][place] = "a\0b"
     config.write_text(json.dumps(data))
     until(lambda: "has a null character" in caplog.text)
+    time.sleep(0.1)  # some more checks
+    assert caplog.text.count("has a null character") == 1
     assert factor(server) == 2
     data["models"] = {"other": table(times(config.parent / "other.onnx", 7))}
     config.write_text(json.dumps(data))

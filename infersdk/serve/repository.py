@@ -111,6 +111,14 @@ class Repository:
         self._closing = set[asyncio.Future[None]]()
         self._closed = False
 
+    def configuration(self) -> dict[str, Any]:
+        """The current configuration.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        return read(self._config)
+
     def tables(self) -> Mapping[str, Any]:
         """The current table of each model.
 

@@ -32,7 +32,7 @@ from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
 from .tracing import Tracing
-from .watcher import signatures, watch
+from .watcher import Signatures, signatures, watch
 
 __all__ = ["Server"]
 
@@ -164,7 +164,7 @@ class Server:
             if self.tracing is not None:
                 await asyncio.to_thread(self.tracing.close)
 
-    async def _until(self, ending: asyncio.Future[Any], loaded: dict[str, Any]) -> None:
+    async def _until(self, ending: asyncio.Future[Any], loaded: Signatures) -> None:
         """Reloads failed and changed models until `ending` is done."""
         watching = [asyncio.ensure_future(self.repository.reload_failed())]
         if self.settings.verify is not None:

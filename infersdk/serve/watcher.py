@@ -6,25 +6,40 @@ import asyncio
 import contextlib
 import functools
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from ..config import server_table
 from ..core.model_source import ModelSource
 from ..core.text import logger
 from ..errors import ConfigError, ModelError, text_of
 from ..importers.loading import source_files
 from .errors import RequestError
+from .repository import served_tables
+from .settings import ServerSettings
 
 if TYPE_CHECKING:
     from .repository import Repository
 
-__all__ = ["signatures", "watch"]
+__all__ = ["Signatures", "signatures", "watch"]
 
 _log = logger("infersdk.serve")
 
 
-async def watch(repository: Repository, interval: float, loaded: dict[str, Any]) -> None:
+class Signatures(NamedTuple):
+    """The state of a configuration; two equal ones have no change between them.
+
+    Attributes:
+        server: the settings of the table `server`.
+        models: of each model the table, with the sizes and modification times of its files.
+    """
+
+    server: ServerSettings
+    models: dict[str, Any]
+
+
+async def watch(repository: Repository, interval: float, loaded: Signatures) -> None:
     """Checks every `interval` seconds until it is cancelled. Start it when the models are loaded.
 
     Args:
@@ -53,12 +68,14 @@ async def watch(repository: Repository, interval: float, loaded: dict[str, Any])
         before = now
 
 
-async def _apply(repository: Repository, loaded: dict[str, Any], now: dict[str, Any]) -> None:
-    for name in loaded.keys() - now.keys():
+async def _apply(repository: Repository, loaded: Signatures, now: Signatures) -> None:
+    if now.server != loaded.server:
+        _log.warning("the table server has changed; it takes effect after a restart")
+    for name in loaded.models.keys() - now.models.keys():
         _log.info("model %r is not in the configuration any more", name)
         await repository.remove(name)
-    for name, signature in now.items():
-        if loaded.get(name) != signature:
+    for name, signature in now.models.items():
+        if loaded.models.get(name) != signature:
             _log.info("model %r has changed", name)
             repository.add(name)
             if not repository.models[name].is_unloaded:
@@ -66,19 +83,21 @@ async def _apply(repository: Repository, loaded: dict[str, Any], now: dict[str, 
                     await repository.load(name)
 
 
-def signatures(repository: Repository) -> dict[str, Any]:
-    """The table of each model, with the sizes and modification times of its files.
+def signatures(repository: Repository) -> Signatures:
+    """The current state of the configuration.
 
     Raises:
-        ConfigError: the configuration cannot be read.
+        ConfigError: the configuration cannot be read, or a server refuses it.
     """
-    return {
+    configuration = repository.configuration()
+    models = {
         name: (
             msgspec.json.encode(table, order="sorted", enc_hook=repr),
             [_states(path) for path in sorted(repository.files(name, table))],
         )
-        for name, table in repository.tables().items()
+        for name, table in served_tables(configuration).items()
     }
+    return Signatures(ServerSettings.of(server_table(configuration)), models)
 
 
 def _states(path: str) -> list[tuple[Any, ...]]:

@@ -178,6 +178,25 @@ def test_a_changed_file_is_loaded(
     assert "serve on" not in caplog.text  # a new model has no previous versions
 
 
+def test_a_changed_table_of_the_server_is_told(
+    run: Callable[..., Any], config: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = run(watch=0.02)
+    data = json.loads(config.read_text())
+    for limit in (5, 6):
+        caplog.clear()
+        data["server"]["max_queue"] = limit
+        config.write_text(json.dumps(data))
+        until(lambda: "the table server has changed; it takes effect after a restart" in caplog.text)
+        time.sleep(0.1)  # some more checks
+        assert caplog.text.count("takes effect after a restart") == 1
+    data["server"]["max_quue"] = 7
+    config.write_text(json.dumps(data))
+    until(lambda: "the previous one stays in use: server: unknown field `max_quue`" in caplog.text)
+    assert server.settings.max_queue is None
+    assert server.repository.models["times"].loads == 1
+
+
 def test_a_changed_file_of_an_unloaded_model_is_not_loaded(run: Callable[..., Any], tmp_path: Path) -> None:
     server = run(watch=0.02)
     models = "/v2/repository/models/times"

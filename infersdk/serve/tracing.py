@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from contextvars import Token
 from typing import Any
 
+from ..core.text import logger
 from ..errors import BackendUnavailableError
 from ..pipeline import RequestStages, stage_listener
 from .errors import RequestError, Status
 
 __all__ = ["RequestTrace", "Tracing"]
 
+_log = logger("infersdk.serve")
+
+#: Seconds for the export of the remaining spans when the server ends.
+CLOSE_SECONDS = 5.0
 #: Failures caused by the server; all others are caused by the client.
 _OF_THE_SERVER = {Status.INTERNAL, Status.UNIMPLEMENTED, Status.UNAVAILABLE, Status.DEADLINE}
 
@@ -53,9 +59,14 @@ class Tracing:
         return RequestTrace(self._trace, self._tracer, span)
 
     def close(self) -> None:
-        """Exports the remaining spans."""
-        if self._own is not None:
-            self._own.shutdown()
+        """Exports the remaining spans, for at most `CLOSE_SECONDS`."""
+        if self._own is None:
+            return
+        closing = threading.Thread(target=self._own.shutdown, name="infersdk-traces", daemon=True)
+        closing.start()
+        closing.join(CLOSE_SECONDS)
+        if closing.is_alive():
+            _log.warning("the last traces were not exported within %g s, and may be lost", CLOSE_SECONDS)
 
 
 class RequestTrace:
@@ -117,7 +128,7 @@ def _exporting_provider() -> Any:
     resource = Resource.create()
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):  # the environment names none
         resource = resource.merge(Resource({"service.name": "infersdk"}))
-    provider = TracerProvider(resource=resource)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)  # `close()` does it, within its time
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider
 

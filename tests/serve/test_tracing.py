@@ -6,9 +6,11 @@ import io
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
@@ -207,6 +209,24 @@ def test_spans_go_where_the_environment_says(tables: dict[str, Any], tmp_path: A
     assert b"postprocess" in body
     assert b"service.name" in body
     assert bytes.fromhex(line["trace_id"]) in body  # the log names the trace
+
+
+def test_a_collector_that_does_not_answer_delays_the_end_by_a_limit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from infersdk.serve import tracing
+
+    monkeypatch.setattr(api, "get_tracer_provider", api.ProxyTracerProvider)  # the process has none
+    monkeypatch.setattr(tracing, "CLOSE_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        traces = tracing.Tracing()
+        traces.start("request", {}, {}).end(None, {}, {})
+        began = time.monotonic()
+        traces.close()
+        assert time.monotonic() - began < 2
+    assert "the last traces were not exported within 0.1 s, and may be lost" in caplog.text
 
 
 def test_a_request_of_a_stream_whose_client_has_gone(traced: Any, spans: Any) -> None:

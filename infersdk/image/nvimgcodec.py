@@ -42,7 +42,6 @@ _SPARE = 4
 _MARKER, _APP1, _BITS = 0xFF, 0xE1, 8
 #: Markers of frames that are coded with Huffman's code, baseline and progressive.
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2})
-_PROGRESSIVE = 0xC2
 
 
 class EncodedImage(NamedTuple):
@@ -100,7 +99,7 @@ def header_of(data: bytes) -> tuple[int, int] | None:
             height, width = int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
             if data[at + 4] != _BITS or data[at + 9] not in (1, 3) or not width or not height:
                 return None
-            if _is_too_large((width, height)) or (kind == _PROGRESSIVE and has_too_many_scans(data)):
+            if _is_too_large((width, height)) or has_too_many_scans(data):
                 return None
             return upright_size((width, height), orientation)
         at += 2 + length

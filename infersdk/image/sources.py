@@ -17,6 +17,7 @@ import functools
 import importlib
 import io
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -304,10 +305,14 @@ _SIDEWAYS = frozenset({5, 6, 7, 8})
 
 _ORIENTATION = 0x0112  # the tag of EXIF
 _BITS, _PHOTOMETRIC = 0x0102, 0x0106  # tags of TIFF
-#: Maximum number of scans of a progressive file. Encoders write about ten. A scan of 200 bytes takes 0.35 s for 144
-#: million pixels: a file of 1 MB could occupy a processor for half an hour.
+#: Maximum number of scans of a JPEG file. Encoders write about ten. A scan of 200 bytes takes 0.35 s for 144 million
+#: pixels: a file of 1 MB could occupy a processor for half an hour.
 MAX_SCANS = 100
-_SCAN = b"\xff\xda"  # the marker of one
+#: Maximum number of segments of a JPEG file. The profiles and previews of a large photo take some hundreds.
+MAX_SEGMENTS = 10_000
+#: The marker of a segment, or of the end of the image. Decoders skip all others, which have no length.
+_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")
+_SEQUENTIAL, _END, _SCAN = frozenset({0xC0, 0xC1, 0xC9}), 0xD9, 0xDA
 _JPEG = frozenset({"JPEG", "MPO"})  # the second one is JPEG with further images behind the first
 _COLORSPACES = {"RGB": "RGB", "L": "GRAY"}
 #: By how much libjpeg can divide the sides of an image at little cost.
@@ -352,8 +357,30 @@ def _simplejpeg() -> Any:
 
 
 def has_too_many_scans(data: bytes) -> bool:
-    """Whether a JPEG file has more than `MAX_SCANS` scans."""
-    return data.count(_SCAN) > MAX_SCANS
+    """Whether a JPEG file has more than `MAX_SCANS` scans, or more than `MAX_SEGMENTS` segments.
+
+    A preview in a segment does not count, nor does data behind the end of the image. Of a sequential file whose first
+    scan has all components, decoders read that scan alone.
+    """
+    at, scans, components = 2, 0, b""
+    for _ in range(MAX_SEGMENTS):
+        found = _MARKER.search(data, at)
+        if found is None:
+            return False
+        at = found.end()
+        kind, head = data[at - 1], data[at : at + 8]
+        if kind == _END:
+            return False
+        if kind in _SEQUENTIAL:
+            components = head[7:8]
+        elif kind == _SCAN:
+            if not scans and head[2:3] == components:
+                return False
+            scans += 1
+            if scans > MAX_SCANS:
+                return True
+        at += int.from_bytes(head[:2], "big")
+    return True
 
 
 def orientation_of(image: Image.Image) -> int:
@@ -420,9 +447,10 @@ def _from_jpeg(image: Image.Image, stream: BinaryIO, by: int) -> HostImage | Non
     else:
         stream.seek(0)
         data = stream.read()
-    if image.info.get("progressive") and has_too_many_scans(data):
+    if has_too_many_scans(data):
         raise ImageError(
-            f"the JPEG file has more than {MAX_SCANS} scans, which take too long to decode; encode it again"
+            f"the JPEG file has more than {MAX_SCANS} scans or {MAX_SEGMENTS:,} segments, which take too long to "
+            "decode; encode it again"
         )
     module, colorspace = _simplejpeg(), _COLORSPACES.get(image.mode)
     if module is None or colorspace is None:

@@ -93,6 +93,38 @@ def test_a_progressive_file_of_many_scans_is_refused() -> None:
         read_image(many)
 
 
+def sequential(scans: int) -> bytes:
+    """A JPEG file with the scans of one component each."""
+    data = encoded("JPEG", subsampling=0)
+    start = data.index(b"\xff\xda")
+    one = [b"\xff\xda\0\x08\x01" + bytes((1 + i, 0x11 * (i > 0))) + b"\0\x3f\0\0" for i in range(3)]
+    return data[:start] + b"".join(one) + one[0] * (scans - 3) + b"\xff\xd9"
+
+
+def test_a_sequential_file_of_many_scans_is_refused() -> None:
+    assert read_image(sequential(100)).size == header_of(sequential(100)) == (16, 12)
+    for hidden in (b"", b"\xff\x30\xff\xff"):  # decoders skip this marker, and read no length behind it
+        many = sequential(101).replace(b"\0\x3f\0\0", b"\0\x3f\0\0" + hidden)
+        assert header_of(many) is None
+        with pytest.raises(ImageError, match="more than 100 scans"):
+            read_image(many)
+
+
+def test_a_file_of_many_segments_is_refused() -> None:
+    many = sequential(4)[:-2] + b"\xff\xfe\0\x02" * 10_000 + b"\xff\xd9"
+    assert header_of(many) is None
+    with pytest.raises(ImageError, match="10,000 segments"):
+        read_image(many)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_only_the_scans_of_the_image_count(progressive: bool) -> None:
+    """A preview is a JPEG file in a segment. A motion photo has a video behind the image."""
+    scans = b"\xff\xda" * 200
+    data = encoded("JPEG", progressive=progressive, comment=scans + b"\xff\xd9") + scans
+    assert read_image(data).size == header_of(data) == (16, 12)
+
+
 def test_a_label_map_is_opened_in_the_same_way(tmp_path: Path) -> None:
     from infersdk.accuracy.segmentation import MappedImage
     from infersdk.errors import ConfigError

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..core.files import open_regular
 from ..core.stream import Event, Stream
 from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError
@@ -66,7 +67,7 @@ def encoded_image(source: Any) -> EncodedImage | None:
     """
     if isinstance(source, (str, os.PathLike)) and not is_http(source):
         try:
-            with open(source, "rb") as file:
+            with open_regular(source) as file:
                 data = file.read()
         except OSError:
             return None  # the reader on the processor raises the error

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeGuard
 import numpy as np
 
 from ..core.device import Device
+from ..core.files import open_regular
 from ..core.text import without_password
 from ..errors import ImageError, InputError, relative_to
 from .images import DeviceImage, HostImage, format_of
@@ -154,7 +155,8 @@ def read_image(
     Args:
         source: one of the following.
 
-            - A path, or an address that begins with `http://` or `https://` (at most 100 MB, within 30 s).
+            - The path of a regular file, or an address that begins with `http://` or `https://` (at most 100 MB, within
+              30 s).
             - The bytes of an encoded file (JPEG, PNG, WebP, BMP, TIFF, GIF, AVIF or PPM). Its first image is read.
             - A file opened in binary mode, or another stream of bytes. It is read from its start where it can seek.
             - A PIL image.
@@ -230,12 +232,14 @@ def _size_of_file(source: Any) -> tuple[int, int] | None:
 
     if isinstance(source, Image.Image):
         return _size_of_pil(source)
+    if isinstance(source, (str, os.PathLike)):
+        with open_regular(source) as stream:
+            return _size_of_file(stream)
     if isinstance(source, (bytes, bytearray, memoryview)):
         source = io.BytesIO(bytes(source))
-    elif not isinstance(source, (str, os.PathLike)):
-        if not _seekable(source):
-            return None
-        source.seek(0)
+    elif not _seekable(source):
+        return None
+    source.seek(0)
     with open_image(source) as image:  # closes no stream that is given
         return _size_of_pil(image)
 
@@ -398,18 +402,20 @@ def _decode_file(file: Path | io.BytesIO, what: str, at_least: SizeLimit | None)
     from PIL import UnidentifiedImageError
 
     try:
-        with open(file, "rb") if isinstance(file, Path) else file as stream, open_image(stream) as image:
+        with open_regular(file) if isinstance(file, Path) else file as stream, open_image(stream) as image:
             by = _reduction(image, at_least)
             return _from_jpeg(image, stream, by) or _from_pil(image, what, by)
     except FileNotFoundError:
         raise ImageError(f"no image at {what}{relative_to(file) if isinstance(file, Path) else ''}") from None
     except UnidentifiedImageError:
         raise ImageError(f"{what}: not an image of a format that is read: {', '.join(FORMATS)}") from None
+    except IsADirectoryError:
+        raise ImageError(f"{what} is a folder; name the images in it") from None
     except ImageError:
         raise
     except Exception as error:  # damaged files take Pillow's decoders to errors of any type
-        if isinstance(file, Path) and file.is_dir():
-            raise ImageError(f"{what} is a folder; name the images in it") from None
+        if isinstance(error, OSError) and error.strerror:  # of the system
+            raise ImageError(f"{what}: cannot be read: {error.strerror}; give a regular file, or its bytes") from None
         raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
 
 

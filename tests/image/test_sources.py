@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import tempfile
 import zipfile
@@ -15,6 +16,7 @@ from web import content, served
 
 from infersdk.errors import ImageError
 from infersdk.image import HostImage, image_size, read_image
+from infersdk.image.nvimgcodec import encoded_image
 from infersdk.image.sources import FORMATS
 
 
@@ -272,6 +274,16 @@ def test_what_is_no_source() -> None:
 def test_a_folder_is_called_one(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="is a folder; name the images in it"):
         read_image(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.jpg"
+    os.mkfifo(path)
+    with pytest.raises(ImageError, match="pipe.jpg': cannot be read: it is not a regular file; give a regular file"):
+        read_image(path)
+    assert image_size(path) is None
+    assert encoded_image(path) is None
 
 
 def test_an_empty_path_is_called_empty() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,7 +22,8 @@ __all__ = ["MAX_BYTES", "MAX_SECONDS", "Answer", "get"]
 
 #: The largest body that is read. The largest JPEG file of a camera has about 50 MB.
 MAX_BYTES = 100_000_000
-#: The longest time that a request takes, from connecting to the last byte.
+#: The longest time that a request takes, from connecting to the last byte, with all redirections. The time in which the
+#: system finds the addresses of a host is not limited here.
 MAX_SECONDS = 30.0
 
 _CHUNK = 1 << 16
@@ -51,7 +53,8 @@ def get(
     Args:
         wanted: whether the body is read, by the content type.
         max_bytes: of the body.
-        max_seconds: for all of it. A server that sends a byte now and then does not extend it.
+        max_seconds: for all of it but finding the addresses of a host. A server that sends a byte now and then does not
+            extend it.
 
     Raises:
         ImageError: there is no answer, its status is an error, or it is beyond a limit.
@@ -111,28 +114,49 @@ def _chunks(response: Any, limit: int) -> Iterator[bytes]:
 
 
 class _Deadline:
-    """Ends the connections that were made under it when its time is over: a time limit of sockets is for each read."""
+    """Makes the connections of a request, and ends them when its time is over: a time limit of sockets is for each
+    read."""
 
     def __init__(self, seconds: float) -> None:
         self.passed = False
+        self._end_time = time.monotonic() + seconds
         self._sockets: list[socket.socket] = []
         self._guard = threading.Lock()
         self._timer = threading.Timer(seconds, self._end)
         self._timer.daemon = True
 
-    def watch(self, connection: socket.socket) -> None:
+    def connect(self, address: tuple[str, int], *unused: object) -> socket.socket:
+        """A connection to the first address of a host that answers. `socket.create_connection()` would give each
+        address the whole time."""
+        error = OSError(f"{address[0]} has no address")
+        for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+            if (left := self._end_time - time.monotonic()) <= 0:
+                break
+            connection = None
+            try:
+                connection = socket.socket(family, kind, protocol)
+                connection.settimeout(left)
+                connection.connect(where)
+                self._watch(connection.dup())  # TLS takes the descriptor of the first one
+                return connection
+            except OSError as failed:
+                error = failed
+                if connection is not None:
+                    connection.close()
+        self.passed = self.passed or time.monotonic() >= self._end_time
+        raise error
+
+    def _watch(self, connection: socket.socket) -> None:
         with self._guard:
             self._sockets.append(connection)
-            if not self.passed:
-                return
-        _shut_down(connection)
+            if self.passed:
+                _shut_down(connection)
 
     def _end(self) -> None:
         with self._guard:
             self.passed = True
-            connections = list(self._sockets)
-        for connection in connections:
-            _shut_down(connection)
+            for connection in self._sockets:
+                _shut_down(connection)
 
     def __enter__(self) -> _Deadline:
         self._timer.start()
@@ -140,6 +164,9 @@ class _Deadline:
 
     def __exit__(self, *exc: object) -> None:
         self._timer.cancel()
+        with self._guard:
+            for connection in self._sockets:
+                connection.close()
 
 
 def _shut_down(connection: socket.socket) -> None:
@@ -150,23 +177,21 @@ def _shut_down(connection: socket.socket) -> None:
 def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
     """For http and https, through the proxies of the environment; no file and no FTP, wherever a server redirects."""
 
-    class Connection(http.client.HTTPConnection):
-        def connect(self) -> None:
-            super().connect()
-            deadline.watch(self.sock)
+    def made(kind: type[http.client.HTTPConnection]) -> Any:
+        def make(*args: Any, **options: Any) -> Any:
+            connection: Any = kind(*args, **options)
+            connection._create_connection = deadline.connect
+            return connection
 
-    class SecureConnection(http.client.HTTPSConnection):
-        def connect(self) -> None:
-            super().connect()
-            deadline.watch(self.sock)
+        return make
 
     class Handler(urllib.request.HTTPHandler):
         def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-            return self.do_open(Connection, request)
+            return self.do_open(made(http.client.HTTPConnection), request)
 
     class SecureHandler(urllib.request.HTTPSHandler):
         def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-            return self.do_open(SecureConnection, request)
+            return self.do_open(made(http.client.HTTPSConnection), request)
 
     opener = urllib.request.OpenerDirector()
     for handler in (

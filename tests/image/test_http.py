@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -16,7 +18,7 @@ from infersdk.errors import ImageError
 from infersdk.image.http import get
 
 
-def redirect(target: str, code: int = 302) -> object:
+def redirect(target: str, code: int = 302) -> Callable[[BaseHTTPRequestHandler], None]:
     def answer(request: BaseHTTPRequestHandler) -> None:
         request.send_response(code)
         request.send_header("Location", target)
@@ -113,6 +115,38 @@ def test_what_goes_wrong_is_one_error(server: str, path: str, words: str) -> Non
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(ImageError):
         get(url, max_seconds=1)
+
+
+@pytest.fixture
+def unanswered() -> Iterator[int]:
+    """The port of a listener that answers no connection: its queue is full."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.connect(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems fill the queue of a listener in other ways")
+def test_the_time_is_for_all_addresses_and_redirections(unanswered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    address_of = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **options: 5 * address_of(*args, **options))
+
+    def late(request: BaseHTTPRequestHandler) -> None:
+        time.sleep(0.2)
+        redirect(f"http://127.0.0.1:{unanswered}/")(request)
+
+    with served({"/moved": late}) as server:
+        for url in (f"http://127.0.0.1:{unanswered}/", f"{server}/moved"):
+            start = time.monotonic()
+            with pytest.raises(ImageError, match=r"no answer within 0\.3 s"):
+                get(url, max_seconds=0.3)
+            assert time.monotonic() - start < 1
 
 
 def test_nothing_listens() -> None:

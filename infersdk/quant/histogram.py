@@ -93,8 +93,9 @@ class ChannelRanges:
 class Histogram:
     """A histogram with equal bins from -limit to limit, which grows automatically.
 
-    The limit is a power of two. For a larger value the limit is doubled and neighbouring bins are merged. The result is
-    the same as with the larger limit from the start, so one pass over the data is enough.
+    The limit is a power of two, at most 2**127. For a larger value the limit is doubled and neighbouring bins are
+    merged. The result is the same as with the larger limit from the start, so one pass over the data is enough. Values
+    beyond 2**127 are in the outer bins.
 
     Attributes:
         counts: int64, `[bins]`; the upper half contains values from 0.
@@ -131,8 +132,8 @@ class Histogram:
             finite = np.abs(values[np.isfinite(values)])
             absmax = float(finite.max()) if finite.size else 0.0
         if absmax > 0:
-            # The smallest power of two that float32 can still divide into bins.
-            self._reach(max(math.ceil(math.log2(absmax)), -100))
+            # From the smallest power of two that float32 can still divide into bins to the largest one of float32.
+            self._reach(min(max(math.ceil(math.log2(absmax)), -100), 127))
         check(lib.ifs_histogram_add(source, values.size, self.limit, self._pointer, len(self.counts), ffi.NULL))
 
     @property

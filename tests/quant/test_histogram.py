@@ -201,6 +201,9 @@ def test_extreme_values(simd: int) -> None:
     found = Histogram(4)
     found.update(np.array([1.0, 0.999, 1e-45, -0.25], np.float32), absmax=1.0)
     assert found.counts.tolist() == [0, 1, 1, 2]
+    found.update(np.array([largest, -largest], np.float32))
+    assert found.limit == 2.0**127
+    assert found.counts.tolist() == [1, 1, 3, 1]
     whole = ChannelRanges()
     whole.update(np.array([largest, -largest], np.float32))
     assert (whole.min, whole.max) == (-largest, largest)

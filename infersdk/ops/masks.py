@@ -184,7 +184,7 @@ def mask_polygons(
         mask: `[height, width]`; values other than 0 belong to it.
         offset: (x, y) of its first pixel, which is added to all points.
         tolerance: The distance in pixels by which an outline may be off, by the algorithm of Douglas and Peucker; 0
-            keeps every corner.
+            keeps every corner. An outline of which fewer than three points would be left keeps every corner, too.
 
     Returns:
         An array of points `[k, 2]` (x, y) for each outline, the one with the largest area first. The last point is
@@ -202,7 +202,7 @@ def mask_polygons(
     outlines = [points + offset for points in _outlines(np.pad(pixels != 0, 1))]
     outlines.sort(key=_area, reverse=True)
     if tolerance:
-        outlines = [points for outline in outlines if len(points := _simplify(outline, tolerance)) > 2]
+        outlines = [points if len(points := _simplify(one, tolerance)) > 2 else one for one in outlines]
     return [points.astype(np.float32) for points in outlines]
 
 

@@ -62,6 +62,12 @@ def test_fewer_points_stay_within_the_tolerance(tolerance: float) -> None:
         assert np.hypot(*(point - nearest).T).min() <= tolerance + 1e-4
 
 
+def test_small_and_thin_outlines_stay() -> None:
+    for mask in (np.eye(1), np.ones((2, 2)), np.ones((1, 16))):
+        (exact,), (fewer,) = mask_polygons(mask), mask_polygons(mask, tolerance=2)
+        np.testing.assert_array_equal(fewer, exact)
+
+
 def test_nothing_and_wrong_arguments() -> None:
     assert mask_polygons(np.zeros((5, 7))) == mask_polygons(np.zeros((0, 7))) == []
     with pytest.raises(ShapeError, match=r"\(2, 3, 4\); use \(height, width\)"):

@@ -32,9 +32,9 @@ def size_of(what: str, size: SupportsIndex | Sequence[int]) -> tuple[int, int]:
 def _size(what: str, size: Sequence[int]) -> tuple[int, int]:
     """`size` as (width, height). The core checks the limits; here they only have to fit int32."""
     try:
-        width, height = (int(side) for side in size)
-    except (TypeError, ValueError, OverflowError):  # the last for infinity
-        raise InputError(f"{what} is {size!r}; use (width, height)") from None
+        width, height = map(index, size)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} is {size!r}; use (width, height), two whole numbers") from None
     if not (-_INT32_MAX <= width <= _INT32_MAX and -_INT32_MAX <= height <= _INT32_MAX):
         raise InputError(f"{what} is {width} x {height}; a side can be at most 2**20 pixels")
     return width, height

@@ -525,6 +525,9 @@ def test_transform_is_a_value() -> None:
     ("make", "kind", "message"),
     [
         (lambda: Geometry.stretch((math.inf, 8), (8, 8)), errors.InputError, r"source is \(inf, 8\)"),
+        (lambda: Geometry.stretch("64", (8, 8)), errors.InputError, "source is '64'; use .*, two whole numbers"),
+        (lambda: Geometry.resize((9, 9), (9, 9), (9, 9), (0.9, 1)), errors.InputError, r"offset is \(0.9, 1\)"),
+        (lambda: Geometry.resize_crop((9, 9), 7.9, (5, 5)), errors.InputError, r"resize is \(7.9, 1\)"),
         (lambda: PixelTransform("hsv"), errors.InputError, "'hsv'.*'rgb', 'bgr', 'gray'"),
         (lambda: PixelTransform(layout="nchw"), errors.InputError, "'nchw'"),
         (lambda: PixelTransform(dtype="float64"), errors.DTypeError, "float64"),

@@ -82,6 +82,11 @@ class ImageBatch:
         """Sets the images of a batch. They are kept alive until the next batch is set."""
         if len(images) > self.capacity:
             raise InputError(f"{len(images)} images do not fit a batch of {self.capacity}; create a larger one")
+        if len(images) != len(geometries):
+            raise InputError(
+                f"there are {len(images)} images and {len(geometries)} geometries; give one for each image"
+            )
+        self._keep = ()  # an error leaves an empty batch, without images that nothing keeps alive
         for i, (image, geometry) in enumerate(zip(images, geometries, strict=True)):
             self._images[i] = image._c[0]
             self._geometries[i] = geometry._c[0]

@@ -44,7 +44,8 @@ ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, c
         return IFS_OK;
     size_t one = ifs_preprocess_nbytes(&geometries[0], transform);
     for (int32_t i = 0; i < n; i++)
-        if (ifs_preprocess_nbytes(&geometries[i], transform) != one)
+        if (ifs_preprocess_nbytes(&geometries[i], transform) != one ||
+            geometries[i].canvas_width != geometries[0].canvas_width)
             return ifs__fail(IFS_ERR_SHAPE, "image %d goes to a canvas of %d x %d, but image 0 to one of %d x %d",
                              (int)i, (int)geometries[i].canvas_width, (int)geometries[i].canvas_height,
                              (int)geometries[0].canvas_width, (int)geometries[0].canvas_height);

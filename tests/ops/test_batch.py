@@ -87,15 +87,20 @@ def test_errors_come_out_of_the_threads(rng: np.random.Generator) -> None:
     batch.fill([image_view(i) for i in images], [*geometries[:3], Geometry.letterbox((9, 10), (8, 8))])
     with pytest.raises(errors.ShapeError, match="10 x 10"):
         batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
-    batch.fill([image_view(i) for i in images], [*geometries[:3], Geometry.letterbox((10, 10), (8, 9))])
-    with pytest.raises(errors.ShapeError, match="canvas of 8 x 9"):
-        batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
+    for other in ((8, 9), (4, 16)):
+        batch.fill([image_view(i) for i in images], [*geometries[:3], Geometry.letterbox((10, 10), other)])
+        with pytest.raises(errors.ShapeError, match="canvas of {} x {}".format(*other)):
+            batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
     batch.fill([image_view(i) for i in images], geometries)
     with pytest.raises(errors.ShapeError, match=str(into.nbytes - 1)):
         batch.preprocess(transform, into.ctypes.data, into.nbytes - 1, workers=workers)
     batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
     with pytest.raises(errors.InputError, match="5 images do not fit a batch of 4"):
         batch.fill([image_view(images[0])] * 5, [geometries[0]] * 5)
+    with pytest.raises(errors.InputError, match="4 images and 3 geometries; give one for each image"):
+        batch.fill([image_view(i + 1) for i in images], geometries[:3])
+    batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
+    assert not into.any(), "the batch is the one before"
     for wrong in (0, 257, -1):
         with pytest.raises(errors.InputError, match=str(wrong)):
             Workers(wrong)

@@ -154,6 +154,8 @@ def image_view(
         c.uv = c.data + c.height * stride
         c.uv_stride = stride
         return ImageView(c, (array,), format)
+    if not isinstance(uv, np.ndarray):
+        raise InputError(f"uv is a uint8 ndarray, not {type(uv).__name__}; convert it by np.asarray")
     if uv.dtype != np.uint8:
         raise DTypeError(f"uv is uint8, not {uv.dtype}")
     if uv.shape not in ((shape[0] // 2, shape[1]), (shape[0] // 2, shape[1] // 2, 2)) or shape[0] % 2 or shape[1] % 2:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core._lib import check, choice, ffi, lib
-from ..core.tensor_spec import dtype_code
+from ..core.tensor_spec import as_array, dtype_code
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def class_map(
         InputError: the threshold is not finite, or there are too many classes.
         NativeError: the geometry rotates or shears the image.
     """
+    scores = as_array(scores)
     params = class_map_params(scores.shape, scores.dtype, layout=layout, threshold=threshold)
     scores = np.ascontiguousarray(scores)
     width, height = geometry.source
@@ -113,6 +114,7 @@ def class_numbers(numbers: npt.NDArray[Any], geometry: Geometry) -> npt.NDArray[
         ShapeError, DTypeError: the map has another shape or type.
         InputError: a number is out of range, or the geometry rotates or shears the image.
     """
+    numbers = as_array(numbers)
     if numbers.dtype.kind not in "iu":
         raise DTypeError(f"class numbers are {numbers.dtype}; use integers")
     if numbers.ndim != 2 or 0 in numbers.shape:

@@ -56,6 +56,8 @@ def preprocess(
         out = np.empty(transform.shape(geometry), transform._dtype)
     else:
         channels, height, width = shape = transform.shape(geometry)
+        if not isinstance(out, np.ndarray):
+            raise InputError(f"out is {type(out).__name__}; use an array")
         if out.dtype != transform._dtype:
             raise DTypeError(f"out is {out.dtype}; the transform gives {transform._dtype}")
         if out.size != channels * height * width:

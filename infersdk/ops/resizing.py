@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core._lib import check, choice, ffi, lib
-from ..core.tensor_spec import dtype_code
+from ..core.tensor_spec import as_array, dtype_code
 from ..errors import DTypeError, InputError, ShapeError
 from ..image.images import ImageView, PixelFormat, image_view
 
@@ -95,6 +95,7 @@ def resize_map(
         NativeError: the geometry rotates or shears the image.
     """
     code = choice("filter", filter, _FILTERS)
+    values = as_array(values)
     if values.dtype not in (np.float32, np.float16):
         raise DTypeError(f"the map is {values.dtype}; use float32 or float16")
     if values.ndim != 2 or 0 in values.shape:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core._lib import Handle, check, ffi, lib, returned
+from ..core.tensor_spec import as_array
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import DETECTION
 
@@ -112,6 +113,7 @@ class ByteTracker(Handle):
             InputError: an edge is not finite, or a score is NaN.
             InUseError: another thread updates the tracker.
         """
+        boxes = as_array(boxes)
         if boxes.dtype != DETECTION:
             raise DTypeError(f"boxes are {boxes.dtype}; use infersdk.ops.DETECTION")
         if boxes.ndim != 1:

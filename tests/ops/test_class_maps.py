@@ -77,6 +77,7 @@ def test_class_numbers_by_the_nearest_point(rng: np.random.Generator) -> None:
 
 def test_class_numbers_are_checked() -> None:
     geometry = Geometry.stretch((8, 6), (8, 6))
+    assert class_numbers([[1, 2], [3, 4]], geometry)[0, 0] == 1  # type: ignore[arg-type]
     with pytest.raises(errors.DTypeError, match="class numbers are float32; use integers"):
         class_numbers(np.zeros((6, 8), F), geometry)
     with pytest.raises(errors.ShapeError, match=r"use \(height, width\)"):
@@ -168,6 +169,8 @@ def test_wrong_arguments() -> None:
         class_map(np.zeros((8, 8), F), geometry)
     with pytest.raises(errors.DTypeError, match="int64"):
         class_map(np.zeros((2, 8, 8), np.int64), geometry)
+    with pytest.raises(errors.InputError, match="a list is not an array"):
+        class_map([[[0.0], [0.0, 1.0]]], geometry)  # type: ignore[arg-type]
     with pytest.raises(errors.InputError, match="layout is 'nhwc'; use one of 'chw', 'hwc'"):
         class_map(np.zeros((2, 8, 8), F), geometry, layout="nhwc")  # type: ignore[arg-type]
     with pytest.raises(errors.InputError, match="256.*1 to 255"):

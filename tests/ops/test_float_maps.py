@@ -125,5 +125,7 @@ def test_wrong_arguments_are_named() -> None:
         resize_map(np.ones((1, 8, 8), np.float32), geometry)
     with pytest.raises(errors.DTypeError, match="float64; use float32 or float16"):
         resize_map(np.ones((8, 8)), geometry)
+    with pytest.raises(errors.DTypeError, match="float64; use float32 or float16"):
+        resize_map(np.ones((8, 8)).tolist(), geometry)  # type: ignore[arg-type]
     with pytest.raises(errors.ShapeError, match="the canvas has 8"):
         resize_map(np.ones((16, 8), np.float32), geometry)

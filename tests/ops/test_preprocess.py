@@ -557,6 +557,7 @@ def test_bad_transform_says_why(make: Any, kind: type[Exception], message: str) 
         (lambda: image_view(np.zeros((0, 4, 3), np.uint8)), errors.ShapeError, r"\(0, 4, 3\)"),
         (lambda: image_view(np.zeros((4, 4, 3), np.uint8), "bgra"), errors.ShapeError, "4 channels"),
         (lambda: image_view(np.zeros((4, 4, 3), np.uint8), "yuv"), errors.InputError, "'yuv'"),
+        (lambda: image_view(np.zeros((4, 4), np.uint8), "nv12", [1]), errors.InputError, "uv is a uint8 .*, not list"),
         (lambda: image_view(np.zeros((4, 4), np.uint8), "nv12"), errors.ShapeError, r"\(H \* 3 / 2, W\)"),
         (lambda: image_view(np.zeros((6, 3), np.uint8), "nv12"), errors.ShapeError, r"\(6, 3\)"),
         (lambda: image_view(np.zeros((3, 2), np.uint8), "nv12", np.zeros((1, 2), np.uint8)), errors.ShapeError, "uv"),
@@ -650,6 +651,8 @@ def test_bad_out_says_why(rng: np.random.Generator) -> None:
     geometry, transform = Geometry.letterbox((30, 20), (16, 16)), PixelTransform()
     with pytest.raises(errors.DTypeError, match=r"float64.*float32"):
         preprocess(view, geometry, transform, out=np.empty((3, 16, 16)))
+    with pytest.raises(errors.InputError, match="out is list; use an array"):
+        preprocess(view, geometry, transform, out=[0])  # type: ignore[arg-type]
     with pytest.raises(errors.ShapeError, match=r"\(3, 16, 15\)"):
         preprocess(view, geometry, transform, out=np.empty((3, 16, 15), np.float32))
     with pytest.raises(errors.InputError, match="contiguous"):

@@ -167,6 +167,8 @@ def test_wrong_boxes() -> None:
     tracker = ByteTracker()
     with pytest.raises(DTypeError, match="float32"):
         tracker.update(np.zeros((2, 4), np.float32))
+    with pytest.raises(DTypeError, match="float64"):
+        tracker.update([])  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match=r"\(2, 1\)"):
         tracker.update(np.zeros((2, 1), DETECTION))
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core._lib import Handle, check, ffi, lib, out, returned
 from ..core.processors import available_processors
 from ..errors import InputError
+from .detection import int32
 
 if TYPE_CHECKING:
     from ..core.stream import Stream
@@ -29,8 +30,7 @@ class Workers(Handle):
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        if threads is None:
-            threads = min(available_processors(), 16)
+        threads = min(available_processors(), 16) if threads is None else int32("threads", threads)
         self._own(returned("ifs_workers *", lib.ifs_workers_create, threads), lib.ifs_workers_destroy)
         self._process = os.getpid()
 

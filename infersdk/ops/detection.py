@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ if DETECTION.itemsize != ffi.sizeof("ifs_detection"):  # pragma: no cover
 
 _HEADS = {name: getattr(lib, f"IFS_DETECT_HEAD_{name.upper()}") for name in ("yolov5", "yolov8", "yolox")}
 _RAW_HEADS = ("yolov5", "yolov8")
-_DTYPES = {"float32": lib.IFS_FLOAT32, "float16": lib.IFS_FLOAT16}
+_DTYPES = {np.dtype(np.float32): lib.IFS_FLOAT32, np.dtype(np.float16): lib.IFS_FLOAT16}
 _INT64S = ffi.typeof("int64_t *")
 _BOXES, _COUNT, _STATS = map(ffi.typeof, ("ifs_detection[]", "int32_t *", "ifs_detect_stats *"))
 _new = ffi.new_allocator(should_clear_after_alloc=False)  # the core writes all that is read
@@ -68,7 +69,7 @@ class DetectionDecoder(Handle):
         strides: For "yolox" only: the strides in the order of its grids, (8, 16, 32).
         classes: The classes that count, by number; None: all. The others have no scores: their boxes take part in
             nothing, neither in the best class of an anchor, nor in NMS, nor in `max_det`.
-        dtype: The element type of the output, "float32" or "float16".
+        dtype: The element type of the output, float32 or float16.
 
     Attributes:
         shape: The shape of the output of one image.
@@ -95,7 +96,7 @@ class DetectionDecoder(Handle):
         class_agnostic: bool = False,
         strides: Sequence[int] = (),
         classes: Iterable[int] | None = None,
-        dtype: str = "float32",
+        dtype: npt.DTypeLike = "float32",
     ) -> None:
         self._params, self._class_mask = detect_params(
             head, num_classes, num_anchors, extra, conf=conf, iou=iou, max_det=max_det, max_candidates=max_candidates,
@@ -138,7 +139,13 @@ class DetectionDecoder(Handle):
             except ValueError:  # what NumPy raises for any other order
                 raise InputError("the output is not in C order; pass np.ascontiguousarray(output)") from None
         else:
-            first = ffi.cast("void *", output)
+            try:
+                first = ffi.cast("void *", operator.index(output))
+            except TypeError:
+                kind = type(output).__name__
+                raise InputError(
+                    f"the output is a {kind}; pass an array, or the address of its first element"
+                ) from None
         boxes, count, stats = _results(self._capacity)
         if status := lib.ifs_detection_decoder_run(handle, first, geometry._c, boxes, count, stats):
             check(status)
@@ -164,20 +171,22 @@ def detect_params(
     class_agnostic: bool = False,
     strides: Sequence[int] = (),
     classes: Iterable[int] | None = None,
-    dtype: str = "float32",
+    dtype: npt.DTypeLike = "float32",
 ) -> tuple[Any, Any]:
     """The arguments of `DetectionDecoder` as an `ifs_detect_params *`, and the class mask that it points to, or None.
 
     Raises:
         InputError, DTypeError: A number is outside its range, or the head, the element type or a class is unknown.
     """
-    if dtype not in _DTYPES:
-        raise DTypeError(f"dtype is {dtype!r}; use float32 or float16")
+    try:
+        dtype_number = _DTYPES[np.dtype(dtype)]
+    except (KeyError, TypeError):
+        raise DTypeError(f"dtype is {dtype!r}; use float32 or float16") from None
     if len(strides) > lib.IFS_MAX_STRIDES:
         raise InputError(f"strides has {len(strides)} numbers; use at most {lib.IFS_MAX_STRIDES}")
     params = ffi.new("ifs_detect_params *")
     params.head = choice("head", head, _HEADS)
-    params.dtype = _DTYPES[dtype]
+    params.dtype = dtype_number
     params.num_classes = int32("num_classes", num_classes)
     params.num_anchors = int32("num_anchors", num_anchors)
     params.num_extra = int32("extra", extra, 0)
@@ -215,7 +224,7 @@ def _class_mask(classes: Iterable[int], num_classes: int) -> Any:
     """A byte for each class: 1 if it counts."""
     mask = bytearray(max(num_classes, 0))
     for class_id in classes:
-        if not 0 <= class_id < num_classes:
+        if not 0 <= int32("a class", class_id) < num_classes:
             raise InputError(f"classes has {class_id}, but the head has {num_classes} classes, from 0")
         mask[class_id] = 1
     if not any(mask):
@@ -224,6 +233,10 @@ def _class_mask(classes: Iterable[int], num_classes: int) -> Any:
 
 
 def int32(name: str, value: int, least: int = -(2**31)) -> int:
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise InputError(f"{name} is {value!r}; it must be a whole number") from None
     if not -(2**31) <= value < 2**31:
         raise InputError(f"{name} is {value}; it must fit 32 bits")
     if value < least:

@@ -101,9 +101,9 @@ def test_errors_come_out_of_the_threads(rng: np.random.Generator) -> None:
         batch.fill([image_view(i + 1) for i in images], geometries[:3])
     batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
     assert not into.any(), "the batch is the one before"
-    for wrong in (0, 257, -1):
+    for wrong in (0, 257, -1, -(2**40), 2.5):
         with pytest.raises(errors.InputError, match=str(wrong)):
-            Workers(wrong)
+            Workers(wrong)  # type: ignore[arg-type]
 
 
 def test_what_a_image_takes_on_a_device() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from native_math import reference_exp
 from simd_variants import VARIANTS, variant
 
-from infersdk import errors
+from infersdk import Tensor, errors
 from infersdk.core._lib import ffi
 from infersdk.ops import DETECTION, DetectionDecoder, DetectStats, letterbox, nms
 
@@ -287,11 +287,22 @@ def test_results_are_the_callers() -> None:
         ({"classes": [0, 3]}, "classes has 3, but the head has 3 classes"),
         ({"classes": [-1]}, "classes has -1"),
         ({"classes": []}, "classes has no class"),
+        ({"classes": [1.0]}, r"a class is 1\.0; it must be a whole number"),
+        ({"max_det": 300.0}, r"max_det is 300\.0; it must be a whole number"),
+        ({"num_anchors": "50"}, "num_anchors is '50'; it must be a whole number"),
+        ({"strides": (4.0,)}, r"strides\[0\] is 4\.0; it must be a whole number"),
+        ({"dtype": np.dtype(">f4")}, "use float32 or float16"),
     ],
 )
 def test_parameters_are_checked(change: dict[str, Any], words: str) -> None:
     with pytest.raises(errors.InputError, match=words):
         DetectionDecoder(**{"num_classes": 3, "num_anchors": 50, **change})
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.dtype("float16")])
+def test_a_type_of_numpy_is_one_of_elements(dtype: Any) -> None:
+    with DetectionDecoder(num_classes=3, num_anchors=50, dtype=dtype) as detector:
+        assert len(detector(np.zeros((50, 8), np.float16), Geometry())[0]) == 0
 
 
 def test_the_output_is_checked() -> None:
@@ -300,6 +311,9 @@ def test_the_output_is_checked() -> None:
         detector(np.zeros((50, 9), F), Geometry())
     with pytest.raises(errors.DTypeError, match=r"float64.*float32"):
         detector(np.zeros((50, 8)), Geometry())
+    for other in ([[0.0] * 8] * 50, Tensor((50, 8)), None):
+        with pytest.raises(errors.InputError, match=f"the output is a {type(other).__name__}; pass an array"):
+            detector(other, Geometry())  # type: ignore[arg-type]
     with pytest.raises(errors.InputError, match="C order"):
         detector(np.zeros((8, 50), F).T, Geometry())
     with pytest.raises(errors.InputError, match="0 x 640"):

@@ -163,6 +163,11 @@ def test_settings_out_of_range(setting: str, value: float) -> None:
         ByteTracker(**{setting: value})
 
 
+def test_a_number_of_frames_is_whole() -> None:
+    with pytest.raises(InputError, match=r"minimum_consecutive_frames is 2\.0; it must be a whole number"):
+        ByteTracker(minimum_consecutive_frames=2.0)  # type: ignore[arg-type]
+
+
 def test_wrong_boxes() -> None:
     tracker = ByteTracker()
     with pytest.raises(DTypeError, match="float32"):

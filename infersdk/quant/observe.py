@@ -155,6 +155,11 @@ class Observer:
         def look(item: tuple[str, npt.NDArray[Any]]) -> None:
             name, values = item
             if name not in ranges:
+                if name in self._by_channel and values.ndim < 2:
+                    raise CalibrationError(
+                        f"activation {name!r} has shape {values.shape}; give arrays with a batch axis, and channels on "
+                        "axis 1"
+                    )
                 ranges[name] = ChannelRanges(values.shape[1] if name in self._by_channel else 1)
                 histograms[name] = Histogram()
             ranges[name].update(values)
@@ -288,7 +293,11 @@ def batches_of(data: Inputs, names: Sequence[str]) -> Iterator[dict[str, npt.NDA
     Raises:
         CalibrationError: the arrays do not match the inputs.
     """
-    for item in data() if callable(data) else data:
+    items = data() if callable(data) else data
+    several = isinstance(items, Iterable) or hasattr(items, "__getitem__")
+    if not several or isinstance(items, (Mapping, str, bytes)):
+        raise CalibrationError(f"the data is one {type(items).__name__}; give a list of arrays, or of dicts of arrays")
+    for item in items:
         if isinstance(item, Mapping):
             if missing := [name for name in names if name not in item]:
                 raise CalibrationError(f"the data has {sorted(item)}, but not the input {missing[0]!r}")

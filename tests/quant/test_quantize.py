@@ -348,11 +348,22 @@ def test_data_in_all_forms(model: Path, data: list[np.ndarray[Any, Any]]) -> Non
         (lambda d: [x[:, :2] for x in d], "does not match the model"),
         (lambda d: [x.astype(np.float64) for x in d], "does not match the model"),
         (lambda d: [{"z": x} for x in d], "but not the input 'x'"),
+        (lambda d: {"x": d[0]}, "the data is one dict; give a list of arrays"),
+        (lambda d: Path("images"), "the data is one .*Path; give a list of arrays"),
     ],
 )
 def test_bad_data(model: Path, data: list[np.ndarray[Any, Any]], wrong: Any, words: str) -> None:
     with pytest.raises(errors.CalibrationError, match=words):
         quant.calibrate(model, wrong(data))
+
+
+def test_data_without_a_batch_axis(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "product.onnx", [node("Gemm", "x w", "y")], [value("x", ["n", 4])], [value("y", ["n", 2])],
+        {"w": np.ones((4, 2), np.float32)},
+    )  # fmt: skip
+    with pytest.raises(errors.CalibrationError, match=r"'x' has shape \(4,\); give arrays with a batch axis"):
+        quant.calibrate(path, np.ones((16, 4), np.float32))
 
 
 def test_wrong_settings(model: Path, data: list[np.ndarray[Any, Any]]) -> None:

@@ -197,8 +197,17 @@ class Tensor(Handle):
 
     @classmethod
     def from_bytes(cls, data: Buffer, device: str | Device | None = None) -> Tensor:
-        """Reads the content of a tensor file from memory, as `load()` does."""
-        chars, ordinal = ffi.from_buffer(data), memory_ordinal(device)
+        """Reads the content of a tensor file from memory, as `load()` does.
+
+        Raises:
+            TensorFileError: The content is truncated, too long, or not a tensor file.
+            InputError: `data` is not bytes, or not in one piece.
+        """
+        ordinal = memory_ordinal(device)
+        try:
+            chars = ffi.from_buffer(data)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"a {type(data).__name__} is not the bytes of a file: {error}; give bytes") from None
         return cls._of(returned("ifs_tensor *", lib.ifs_tensor_parse, chars, len(chars), ordinal))
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -94,14 +94,17 @@ def parse_size(text: str | int, what: str) -> int:
     """Bytes, from a number or a text such as `"10GB"` (powers of 1000) or `"512MiB"` (powers of 1024).
 
     Raises:
-        ConfigError: the text is not a size; `what` names it in the message.
+        ConfigError: the text is not a size, or one of 2**63 bytes or more; `what` names it in the message.
     """
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(text).lower())
     if match is None:
         raise ConfigError(f'{what} is a number of bytes, or a text such as "10GB" or "512MiB", not {text!r}')
-    return int(float(match[1]) * _UNITS[match[2] or ""])
+    size = float(match[1]) * _UNITS[match[2] or ""]
+    if size >= 2**63:
+        raise ConfigError(f"{what} is {text!r}; a number of bytes is less than 2**63")
+    return int(size)
 
 
 def size_text(nbytes: int) -> str:

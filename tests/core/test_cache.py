@@ -66,6 +66,12 @@ def test_sizes_that_are_none(text: str | int) -> None:
         parse_size(text, "limit")
 
 
+@pytest.mark.parametrize("text", ["9" * 400, "9223373TB"])
+def test_sizes_that_are_too_large(text: str) -> None:
+    with pytest.raises(ConfigError, match="a number of bytes is less than"):
+        parse_size(text, "limit")
+
+
 @pytest.mark.posix
 def test_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "a"))

@@ -427,8 +427,8 @@ class Tensor(Handle):
     def copy_from(self, source: Tensor | npt.ArrayLike, *, stream: Stream | None = None) -> Tensor:
         """Overwrites all elements with those of `source`, and returns the tensor.
 
-        `source` has as many elements. The type is converted: integers saturate, floating point is truncated towards
-        zero, NaN becomes 0.
+        `source` has as many elements. The type is converted. To integers: they saturate, floating point is truncated
+        towards zero, and NaN becomes 0. To bool: 0 is False, and everything else is True, NaN too.
 
         Args:
             stream: queues the copy there and does not wait for it, between two tensors of one type on its device.

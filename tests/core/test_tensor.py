@@ -585,6 +585,7 @@ def test_copy_from_anything_like_an_array() -> None:
     np.testing.assert_array_equal(tensor.numpy(), 0)
     tensor.copy_from(filled((4,))[0])  # as many elements, another shape
     np.testing.assert_array_equal(tensor.numpy(), [[0, 1], [2, 3]])
+    assert Tensor((4,), "bool").copy_from([np.nan, 1e-40, 0.0, -0.0]).numpy().tolist() == [True, True, False, False]
     tensor.copy_from(tensor)
     np.testing.assert_array_equal(tensor.numpy(), [[0, 1], [2, 3]])
 

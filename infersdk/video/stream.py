@@ -256,7 +256,8 @@ class Stream:
             self._wait_for_model(frame, reader.live)
 
         try:
-            reader.pass_to(receive)
+            if not self._stopped.is_set():  # stop() closes no reader that is still opening its source
+                reader.pass_to(receive)
             if reader.damage:
                 self._error = reader.damage
         finally:

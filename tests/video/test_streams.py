@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rtsp import RtspServer
+from waiting import until
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
@@ -155,6 +156,23 @@ def test_closing_waits_for_the_threads_that_read(tmp_path: Path) -> None:
         }
     left = set(threading.enumerate()) - before
     assert not [thread.name for thread in left if thread.name.startswith("infersdk-")]
+
+
+def test_closing_ends_a_source_that_is_being_opened(tmp_path: Path) -> None:
+    data = write(tmp_path / "a.ts", 40).read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(2) as threads:
+        streams = Streams({"camera": f"tcp://127.0.0.1:{server.getsockname()[1]}"})
+        results = threads.submit(lambda: list(streams.run(Brightness())))
+        connection, _ = server.accept()
+        closing = threads.submit(streams.close)
+        time.sleep(0.05)  # the stream is stopped before its source sends
+        with connection:
+            connection.settimeout(10)
+            with suppress(ConnectionError):  # the reader closes it
+                until(lambda: connection.sendall(data), 5)
+                pytest.fail("the reader goes on")
+        assert results.result() == []
+        closing.result()
 
 
 def test_errors_have_no_latency(tmp_path: Path) -> None:

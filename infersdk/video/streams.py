@@ -123,6 +123,8 @@ class Streams:
     def run(self, model: Submits[Result], **parameters: Any) -> Iterator[StreamResult[Result]]:
         """The results of all streams as they come, those of one stream in its order; it ends with the last stream.
 
+        The end of the iteration closes the streams, also where the caller leaves it early or it raises an error.
+
         Args:
             model: a wrapper, whose pipeline batches the frames of all streams.
             parameters: settings of each request, such as `conf=0.5`.
@@ -134,10 +136,12 @@ class Streams:
         if self._running:
             raise ClosedError("these streams have been run, or were closed; make new ones")
         self._running = True
+        try:
+            yield from self._results(lambda frame: model.submit(frame, **parameters))
+        finally:
+            self.close()
 
-        def submit(frame: AnyFrame) -> Future[Result]:
-            return model.submit(frame, **parameters)
-
+    def _results(self, submit: Callable[[AnyFrame], Future[Any]]) -> Iterator[StreamResult[Any]]:
         files = deque(stream for stream in self._streams.values() if not looks_live(stream.source))
         waiting = deque(islice(files, self._files_at_once, None))
         for stream in self._streams.values():

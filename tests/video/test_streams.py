@@ -150,7 +150,8 @@ def test_closing_waits_for_the_threads_that_read(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{i}.mp4", 400) for i in range(3)]
     model = Brightness()
     with Streams(paths) as streams:
-        next(streams.run(model))
+        results = streams.run(model)
+        next(results)
         assert {thread.name for thread in set(threading.enumerate()) - before} >= {
             f"infersdk-stream-{path}" for path in paths
         }
@@ -173,6 +174,15 @@ def test_closing_ends_a_source_that_is_being_opened(tmp_path: Path) -> None:
                 pytest.fail("the reader goes on")
         assert results.result() == []
         closing.result()
+
+
+def test_leaving_the_results_ends_the_threads_that_read(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    for item in Streams([write(tmp_path / "a.mp4", 100)]).run(Brightness()):
+        assert item.result == 0
+        break
+    left = set(threading.enumerate()) - before
+    assert not [thread.name for thread in left if thread.name.startswith("infersdk-")]
 
 
 def test_errors_have_no_latency(tmp_path: Path) -> None:

@@ -384,6 +384,13 @@ def test_what_is_no_source(source: Any) -> None:
         VideoReader(source)
 
 
+def test_the_address_of_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp4", 2)
+    for source in (path.as_uri(), "FILE:///missing.mp4"):
+        with pytest.raises(ConfigError, match="is the address of a file; give its path, without '(file|FILE)://'"):
+            VideoReader(source)
+
+
 def test_a_path_of_bytes(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp4", 2)
     with VideoReader(os.fsencode(path)) as reader:

@@ -106,6 +106,8 @@ class SourceReader(ABC, Generic[FrameKind]):
         self.source = f"/dev/video{source}" if isinstance(source, int) else os.fsdecode(source)
         self._shown = without_password(self.source)
         scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
+        if scheme and scheme[1].lower() == "file":
+            raise ConfigError(f"{self.source!r} is the address of a file; give its path, without {scheme[0]!r}")
         camera = self.source.startswith("/dev/")
         if drop not in (None, "never", "oldest"):
             raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
@@ -333,7 +335,7 @@ def _allowed(scheme: str) -> dict[str, str]:
     Args:
         scheme: of an address; empty for a file.
     """
-    if scheme in ("", "file"):
+    if not scheme:
         return {"protocol_whitelist": "file", "format_whitelist": ",".join(_FORMATS)}
     return {
         "protocol_whitelist": ",".join((scheme, *_NETWORK)),

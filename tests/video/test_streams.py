@@ -367,6 +367,11 @@ def test_a_source_that_was_never_there(tmp_path: Path) -> None:
     assert 0.5 < time.monotonic() - begin < 10
 
 
+def test_the_address_of_a_file_is_not_tried_again() -> None:
+    with Streams(["file:///missing.mp4"]) as streams, pytest.raises(ConfigError, match="give its path"):
+        next(streams.run(Brightness()))
+
+
 def test_passwords_are_not_shown() -> None:
     url = RtspServer.free_url().replace("//", "//someone:secret@")
     with Streams([url], give_up_after=0, options=TCP) as streams:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from waiting import free_port, together, until
+from web import served
 
 from infersdk.core.prefetch import NoItemError
 from infersdk.errors import (
@@ -332,6 +334,28 @@ def test_a_cut_off_mp4(tmp_path: Path) -> None:
     with VideoReader(path) as reader, pytest.warns(RuntimeWarning, match="it ends after [0-9]+ of 60 frames"):
         frames = list(reader)
     assert 20 <= len(frames) <= 40
+
+
+def test_a_connection_that_breaks_off_loses_no_frame_before_it(tmp_path: Path) -> None:
+    path = noisy(tmp_path / "a.mkv")
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+    def send_half(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(data)))
+        request.end_headers()
+        request.wfile.write(data[: len(data) // 2])
+
+    with pytest.warns(RuntimeWarning, match="it ends after"), VideoReader(path) as reader:
+        expected = [frame.time for frame in reader]
+    with (
+        served({"/a.mkv": send_half}) as address,
+        pytest.warns(RuntimeWarning, match="it ends after .* seconds; reading failed: Input/output error"),
+        VideoReader(f"{address}/a.mkv") as reader,
+    ):
+        assert [frame.time for frame in reader] == expected
+    assert len(expected) >= 20
 
 
 def test_a_hole_in_the_middle_is_passed_over(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class VideoReader(SourceReader[Frame]):
         VideoError: there is no such source, it is not a video, or none of its frames can be decoded.
         BackendUnavailableError: PyAV is not installed.
 
-    A file that ends early or is damaged gives all frames that can be decoded, and one RuntimeWarning at the end with
+    A file that ends early or is damaged gives the frames that can be decoded, and one RuntimeWarning at the end with
     the text of `damage`.
     """
 

@@ -66,12 +66,14 @@ class Decoded:
     """The progress of the decoding thread.
 
     Attributes:
+        broken: why reading failed before the end; else empty.
         stopped: no further frame is wanted: the thread ends with the next packet, whether that gives a frame or not.
     """
 
     frames: int = 0
     damaged: int = 0
     end: float = 0.0
+    broken: str = ""
     stopped: bool = False
 
     def add(self, at: float, fps: float | None) -> int:
@@ -290,6 +292,8 @@ class SourceReader(ABC, Generic[FrameKind]):
             problems.append(f"it ends after {decoded.end:.1f} of {self.duration:.1f} seconds")
         if decoded.damaged:
             problems.append(f"{decoded.damaged} packets could not be decoded")
+        if decoded.broken:
+            problems.append(f"reading failed: {decoded.broken}")
         if problems:
             self.damage = "; ".join(problems)
             warnings.warn(f"the video {self._shown!r} is damaged: {self.damage}", RuntimeWarning, 3)
@@ -385,7 +389,8 @@ def _older_than(seconds: float | None) -> Callable[[FrameKind], bool] | None:
 
 
 def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[Any]:
-    """The packets of a stream of PyAV, the empty one at the end included. The container is closed then.
+    """The packets of a stream of PyAV. The last one is empty: the decoder gives the frames that it holds. The container
+    is closed then.
 
     Raises:
         VideoError: the source has sent no data for too long.
@@ -398,8 +403,9 @@ def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[An
             except av.error.FFmpegError as error:
                 if isinstance(error, (av.error.ExitError, TimeoutError)):
                     raise VideoError(f"{shown!r} has sent no data for too long: {reason(error)}") from None
-                so_far.damaged += 1
-                return
+                so_far.broken = reason(error)
+                packet, packets = av.Packet(), iter(())
+                packet.stream, packet.time_base = stream, stream.time_base
             if packet is None or so_far.stopped:
                 return
             yield packet

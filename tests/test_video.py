@@ -370,6 +370,18 @@ def test_a_hole_in_the_middle_is_passed_over(tmp_path: Path) -> None:
     assert frames[-1].time > 5
 
 
+def test_a_packet_that_ffmpeg_calls_corrupt_is_damage(tmp_path: Path) -> None:
+    path = noisy(tmp_path / "a.ts")
+    data = path.read_bytes()
+    middle = len(data) // 2 // 188 * 188
+    path.write_bytes(data[:middle] + data[middle + 188 :])
+    with (
+        VideoReader(path) as reader,
+        pytest.warns(RuntimeWarning, match="is damaged: FFmpeg reports 1 packets as damaged"),
+    ):
+        assert len(list(reader)) >= 59
+
+
 def test_a_video_without_a_frame(tmp_path: Path) -> None:
     data = noisy(tmp_path / "a.mp4").read_bytes()
     start = data.find(b"mdat") + 4

@@ -291,7 +291,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         elif self._expected is None and self.duration and self.duration - decoded.end > max(1.0, self.duration / 50):
             problems.append(f"it ends after {decoded.end:.1f} of {self.duration:.1f} seconds")
         if decoded.damaged:
-            problems.append(f"{decoded.damaged} packets could not be decoded")
+            problems.append(f"FFmpeg reports {decoded.damaged} packets as damaged")
         if decoded.broken:
             problems.append(f"reading failed: {decoded.broken}")
         if problems:
@@ -390,7 +390,7 @@ def _older_than(seconds: float | None) -> Callable[[FrameKind], bool] | None:
 
 def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[Any]:
     """The packets of a stream of PyAV. The last one is empty: the decoder gives the frames that it holds. The container
-    is closed then.
+    is closed then. A packet that FFmpeg calls corrupt is counted, unless the caller has counted it.
 
     Raises:
         VideoError: the source has sent no data for too long.
@@ -408,4 +408,6 @@ def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[An
                 packet.stream, packet.time_base = stream, stream.time_base
             if packet is None or so_far.stopped:
                 return
+            damaged = so_far.damaged
             yield packet
+            so_far.damaged += packet.is_corrupt and so_far.damaged == damaged

@@ -33,7 +33,7 @@ from infersdk.errors import (
     VideoError,
 )
 from infersdk.image import HostImage
-from infersdk.video import Frame, Prefetch, VideoReader, VideoWriter, paired
+from infersdk.video import Frame, Prefetch, VideoReader, VideoWriter, nvdec, paired
 
 av = pytest.importorskip("av")
 
@@ -236,24 +236,40 @@ def test_times_only_go_up(tmp_path: Path) -> None:
     assert times[-1] - times[0] == pytest.approx(1, abs=1e-3)
 
 
-def test_a_turned_video_is_turned_back(tmp_path: Path) -> None:
-    # As a telephone films: the matrix in the track's header says how the image is to be turned.
-    left_bright = np.zeros((48, 64, 3), np.uint8)
-    left_bright[:, :32] = 220
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [  # the matrix in the track's header, and the quarters of the image by rows
+        ((0, 1, -1, 0), "31 42"), ((-1, 0, 0, -1), "43 21"), ((0, -1, 1, 0), "24 13"),  # turned clockwise
+        ((-1, 0, 0, 1), "21 43"), ((1, 0, 0, -1), "34 12"), ((0, 1, 1, 0), "13 24"), ((0, -1, -1, 0), "42 31"),
+    ],
+)  # fmt: skip
+def test_a_turned_or_mirrored_video_is_shown_as_in_players(
+    matrix: tuple[int, ...], expected: str, tmp_path: Path
+) -> None:
+    quarters = np.kron(np.array([[1, 2], [3, 4]], np.uint8) * 50, np.ones((24, 32), np.uint8))
     with VideoWriter(tmp_path / "a.mp4") as writer:
         for _ in range(3):
-            writer.write(left_bright)
+            writer.write(quarters)
     data = bytearray((tmp_path / "a.mp4").read_bytes())
     at = data.find(b"tkhd") + 4 + 4 + 20 + 16
     assert struct.unpack(">9i", data[at : at + 36]) == (0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
-    data[at : at + 36] = struct.pack(">9i", 0, 0x10000, 0, -0x10000, 0, 0, 0, 0, 0x40000000)  # clockwise by 90 degrees
+    a, b, c, d = (0x10000 * value for value in matrix)
+    data[at : at + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 0x40000000)
     (tmp_path / "b.mp4").write_bytes(data)
     with VideoReader(tmp_path / "b.mp4") as reader:
-        assert reader.size == (48, 64)
+        assert reader.size == ((48, 64) if b else (64, 48))
         frames = list(reader)
-    assert frames[0].size == (48, 64)
-    assert frames[0].pixels[:28].mean() > 200  # what was left is up
-    assert frames[0].pixels[36:].mean() < 20
+    assert len(frames) == 3
+    for frame in frames:
+        width, height = frame.size
+        rows = frame.pixels[height // 4 :: height // 2, width // 4 :: width // 2, 0]
+        assert " ".join("".join(str(round(value / 50)) for value in row) for row in rows) == expected
+    with pytest.raises(VideoError, match="is rotated or mirrored by its metadata, and NV12 frames are not turned"):
+        VideoReader(tmp_path / "b.mp4", format="nv12")
+    with av.open(str(tmp_path / "b.mp4")) as container:
+        stream = container.streams.video[0]
+        with pytest.raises(VideoError, match="is rotated or mirrored by its metadata, which the GPU does not undo"):
+            nvdec._refuse_rotated(av, stream, next(container.demux(stream)), "b.mp4")
 
 
 # ---- input that is broken ----

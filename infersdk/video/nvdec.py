@@ -17,7 +17,7 @@ from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableErro
 from ..image.images import DevicePixels
 from ._av import import_av, reason
 from .frames import DeviceFrame
-from .source_reader import MAX_PIXELS, TIMEOUT, Clock, Decoded, SourceReader, packets_of
+from .source_reader import MAX_PIXELS, TIMEOUT, Clock, Decoded, SourceReader, packets_of, turn_of
 
 __all__ = ["DeviceVideoReader"]
 
@@ -41,7 +41,7 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
 
     Raises:
         VideoError: as `VideoReader`; also for a codec, a pixel format or an odd size that the decoder does not have,
-            and for a video that is rotated.
+            and for a video that is rotated or mirrored.
         BackendUnavailableError: PyAV is not installed, or older than version 17.
         DeviceUnavailableError: the machine does not have the device.
     """
@@ -119,10 +119,10 @@ def _decode(
     clock = Clock(stream, fps)
     # FFmpeg's copies are queued on the default stream. Who waits for a later one waits for those before it.
     copies, copied = default_stream(device), Event(device)
-    rotation_known, problem = False, ""
+    turn_known, problem = False, ""
     try:
         for packet in packets_of(av, stream, so_far, shown):
-            rotation_known = rotation_known or _refuse_rotated(av, stream, packet, shown)
+            turn_known = turn_known or _refuse_rotated(av, stream, packet, shown)
             try:
                 frames = decoder.decode(packet)
             except av.error.FFmpegError as error:
@@ -146,7 +146,7 @@ def _decode(
 
 
 def _refuse_rotated(av: Any, stream: Any, packet: Any, shown: str) -> bool:
-    """Only a decoded frame says that it is rotated: the processor decodes the first one.
+    """Only a decoded frame says that it is rotated or mirrored: the processor decodes the first one.
 
     Returns:
         Whether the answer is known; else the next packet is asked.
@@ -154,14 +154,14 @@ def _refuse_rotated(av: Any, stream: Any, packet: Any, shown: str) -> bool:
     context = stream.codec_context
     if not context.is_open:
         context.thread_count = 1  # it is one frame
-    rotations: list[int] = []
+    turns: list[bool] = []
     with contextlib.suppress(av.error.FFmpegError):
-        rotations = [frame.rotation for frame in context.decode(packet)]
-        if not rotations and packet.is_keyframe:
-            rotations = [frame.rotation for frame in context.decode(None)]  # it needs no further packet
-    for rotation in filter(None, rotations):
-        raise VideoError(f"{shown!r} is rotated by {rotation} degrees, which the GPU does not undo; {_USE_CPU}")
-    known = bool(rotations) or packet.is_keyframe
+        turns = [any(turn_of(frame)) for frame in context.decode(packet)]
+        if not turns and packet.is_keyframe:
+            turns = [any(turn_of(frame)) for frame in context.decode(None)]  # it needs no further packet
+    if any(turns):
+        raise VideoError(f"{shown!r} is rotated or mirrored by its metadata, which the GPU does not undo; {_USE_CPU}")
+    known = bool(turns) or packet.is_keyframe
     if known and context.is_open:
         context.flush_buffers()  # a decoder keeps frames for those that come next
     return known

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ConfigError, VideoError
 from .frames import Frame
-from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of
+from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of, turn_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,8 +27,9 @@ class VideoReader(SourceReader[Frame]):
     Args:
         source: a file, a URL (`rtsp://`, `http://`, ...), or a camera (`/dev/video0`, or its number).
         format: of the frames: `"rgb"`, `"bgr"` or `"nv12"`. RGB is the fastest if boxes are drawn on the frames. NV12
-            has half as many bytes, for frames that only go to a GPU. Frames with an odd side and rotated videos cannot
-            have it. Its values are those of the file, and models take them as BT.601 with limited range.
+            has half as many bytes, for frames that only go to a GPU. Frames with an odd side and videos that are
+            rotated or mirrored cannot have it. Its values are those of the file, and models take them as BT.601 with
+            limited range.
         prefetch: decoded frames that may wait.
         drop: what happens when `prefetch` frames wait. `"never"`: the decoder waits. `"oldest"`, for live sources: the
             oldest one is dropped, and counted in `dropped`. None is `"oldest"` for live sources and `"never"` for
@@ -41,7 +42,8 @@ class VideoReader(SourceReader[Frame]):
             FFmpeg refuses a wrong value, and ignores an option of an unknown name; PyAV does not report that.
 
     Attributes:
-        size: (width, height) of the frames as they are shown, after rotation by the file.
+        size: (width, height) of the frames, after rotation by the file. Those of pixels that are not square are not
+            stretched.
         fps: frames per second on average; None if the source does not say, or says more than 1000.
         frames: number of frames; None if the source does not say.
         duration: in seconds; None for live sources, and if the source does not say.
@@ -105,13 +107,15 @@ def _decode(
         for frame in decoded:
             at = clock.time_of(frame.time)
             pixels = _pixels(converter, frame, _FORMATS[format])
-            if frame.rotation:
+            exchanged, down, across = turn_of(frame)
+            if exchanged or down or across:
                 if format == "nv12":
                     raise VideoError(
-                        f"{shown!r} is rotated by {frame.rotation} degrees, and NV12 frames are not turned; use "
+                        f"{shown!r} is rotated or mirrored by its metadata, and NV12 frames are not turned; use "
                         "format='rgb'"
                     )
-                pixels = np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90)))
+                pixels = pixels.swapaxes(0, 1) if exchanged else pixels
+                pixels = np.ascontiguousarray(pixels[:: -1 if down else 1, :: -1 if across else 1])
             yield Frame(pixels, format, at, so_far.add(at, fps))
 
 

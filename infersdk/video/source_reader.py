@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+
 from ..core.prefetch import NoItemError, Prefetch
 from ..core.text import without_password
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
@@ -24,7 +26,7 @@ from .frames import DeviceFrame, Frame
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "check_timeout", "packets_of"]
+__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "check_timeout", "packets_of", "turn_of"]
 
 FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
 
@@ -148,7 +150,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         drops, expired = (drop or ("oldest" if self.live else "never")) == "oldest", _older_than(drop_after)
         self._buffer: Prefetch[FrameKind] = Prefetch(frames, prefetch, drop_oldest=drops, expired=expired)
         try:
-            first = self._take()  # only it shows whether there is a frame, and how it is rotated
+            first = self._take()  # only it shows whether there is a frame, and how it is turned
         except StopIteration:
             raise VideoError(f"{self._shown!r} has no frame that can be decoded") from None
         except BaseException:
@@ -386,6 +388,19 @@ def _older_than(seconds: float | None) -> Callable[[FrameKind], bool] | None:
         return None
     longest = seconds
     return lambda frame: time.monotonic() - frame.decoded > longest
+
+
+def turn_of(frame: Any) -> tuple[bool, bool, bool]:
+    """How a decoded frame of PyAV is to be turned: whether its sides are exchanged first, and whether its rows and its
+    columns are reversed then.
+    """
+    matrix = frame.side_data.get("DISPLAYMATRIX")  # `frame.rotation` does not tell a mirrored image from a turned one
+    if matrix is None:
+        return False, False, False
+    a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()
+    exchanged = abs(b) > abs(a)
+    across, down = (c, b) if exchanged else (a, d)
+    return exchanged, down < 0, across < 0
 
 
 def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[Any]:

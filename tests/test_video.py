@@ -222,6 +222,18 @@ def test_the_unit_of_times_is_no_rate(tmp_path: Path) -> None:
         assert (reader.fps, len(list(reader))) == (30.0, 1)
 
 
+@pytest.mark.parametrize(("suffix", "fps"), [(".mp4", 144), (".mp4", 29.97), (".mkv", 700), (".avi", 29.97)])
+def test_times_that_follow_the_rate_do_not_drift(suffix: str, fps: float, tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / f"a{suffix}", (2, 2), fps) as writer:
+        for number in range(400):
+            writer.write(image(3, (2, 2)), 1.0 if number == 100 else None)
+    with VideoReader(tmp_path / f"a{suffix}") as reader:
+        times = [frame.time for frame in reader]
+    begin = times[100]
+    expected = [(number if number < 100 else number - 100) / fps + begin * (number >= 100) for number in range(400)]
+    np.testing.assert_allclose(times, expected, atol=1.1e-3 if suffix == ".mkv" else 5e-5)
+
+
 def test_times_only_go_up(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
         for at in (1.0, 1.0, 0.5, None, 2.0):

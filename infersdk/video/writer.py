@@ -102,9 +102,10 @@ class VideoWriter:
             self._place = place.pop_all()
         self.frames = 0
         rate = Fraction(self._fps).limit_denominator(1001)
-        # The length of a tick. AVI has no times: all of its frames have the same length.
-        self._tick = 1 / rate if self.path.suffix.lower() == ".avi" else Fraction(1, _TICKS)
-        self._last = -1  # the tick of the last image
+        # The length of a tick, and of an image. AVI has no times: all of its frames have the same length.
+        avi = self.path.suffix.lower() == ".avi"
+        self._tick, self._step = (1 / rate, 1 / rate) if avi else (Fraction(1, _TICKS), 1 / Fraction(self._fps))
+        self._last, self._at = -1, -self._step  # the tick of the last image, and its time, which is not rounded
         self._lock = threading.Lock()  # images enter the queue in the order of their ticks
         self._encoder = _Encoder(av, container, partial, self.codec, rate, self._tick, texts, queue_size)
         self._av = av
@@ -144,14 +145,16 @@ class VideoWriter:
                 f"an image of {image.size} does not fit a video of {self.size}, (width, height); resize it first"
             )
         if time is None:
-            tick = self._last + max(1, round(1 / (self._tick * Fraction(self._fps)))) if self.frames else 0
+            at = self._at + self._step
         elif isinstance(time, (float, Real)) and 0 <= time < _END:
-            tick = max(round(time / self._tick), self._last + 1)
+            at = round(time / self._tick) * self._tick
         else:
             raise InputError(f"time is a number of seconds from 0 to {_END:.1e}, not {time!r}")
+        at = max(at, (self._last + 1) * self._tick)
+        tick = round(at / self._tick)
         frame = self._av.VideoFrame.from_ndarray(_even(image), format=_IMAGE_FORMATS[image.format])
         frame.pts, frame.time_base = tick, self._tick
-        self._last = tick
+        self._last, self._at = tick, at
         self.frames += 1
         self._encoder.put(frame)
 

@@ -326,6 +326,22 @@ def test_an_image_and_a_sound_are_no_videos(tmp_path: Path) -> None:
         VideoReader(tmp_path / "a.mkv")
 
 
+def test_a_cover_image_is_not_the_video(tmp_path: Path) -> None:
+    path = tmp_path / "a.mkv"
+    with av.open(str(path), "w") as container:
+        streams = [container.add_stream(codec, rate=10) for codec in ("mjpeg", "libx264")]
+        streams[0].disposition = av.stream.Disposition.attached_pic
+        for stream, size, pixels in zip(streams, ((320, 240), (64, 48)), ("yuvj420p", "yuv420p"), strict=True):
+            stream.width, stream.height, stream.pix_fmt = *size, pixels
+        for stream, count in zip(streams, (1, 10), strict=True):
+            for number in range(count):
+                frame = av.VideoFrame.from_ndarray(image(number, (stream.width, stream.height)), format="rgb24")
+                container.mux(stream.encode(frame.reformat(format=stream.pix_fmt)))
+            container.mux(stream.encode(None))
+    with VideoReader(path) as reader:
+        assert (reader.size, len(list(reader))) == ((64, 48), 10)
+
+
 @pytest.mark.parametrize("suffix", [".mkv", ".avi", ".ts"])
 def test_a_video_that_is_cut_off_gives_the_frames_so_far_and_says_so(suffix: str, tmp_path: Path) -> None:
     path = noisy(tmp_path / f"a{suffix}")

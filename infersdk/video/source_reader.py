@@ -190,11 +190,11 @@ class SourceReader(ABC, Generic[FrameKind]):
             raise VideoError(f"{self._shown!r} cannot be opened as a video: {why}") from None
 
     def _stream(self) -> Any:
-        streams = self._container.streams.video
-        if not streams:
+        stream = self._container.streams.best("video")  # a cover image only where there is no other one
+        if stream is None:
             what = ", ".join(stream.type for stream in self._container.streams) or "nothing"
             raise VideoError(f"{self._shown!r} is not a video: it contains {what}")
-        context = streams[0].codec_context
+        context = stream.codec_context
         if context is None:
             raise VideoError(f"{self._shown!r} is a video that FFmpeg has no decoder for")
         if not context.width:
@@ -203,7 +203,7 @@ class SourceReader(ABC, Generic[FrameKind]):
             raise VideoError(
                 f"{self._shown!r} is {context.width} x {context.height}; a frame has at most {MAX_PIXELS:,} pixels"
             )
-        return streams[0]
+        return stream
 
     def _describe(self, stream: Any, even: bool) -> None:
         context = stream.codec_context
@@ -394,7 +394,7 @@ def turn_of(frame: Any) -> tuple[bool, bool, bool]:
     """How a decoded frame of PyAV is to be turned: whether its sides are exchanged first, and whether its rows and its
     columns are reversed then.
     """
-    matrix = frame.side_data.get("DISPLAYMATRIX")  # `frame.rotation` does not tell a mirrored image from a turned one
+    matrix = frame.side_data.get("DISPLAYMATRIX")  # `frame.rotation` has no mirroring
     if matrix is None:
         return False, False, False
     a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()

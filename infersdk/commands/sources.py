@@ -18,7 +18,7 @@ from ..image.http import get
 from ..image.sources import is_http
 from ..models.results.result import check_result_path
 from ..video import VideoReader
-from ..video.writer import check_video_path
+from ..video.writer import WRITTEN_SUFFIXES, check_video_path
 
 __all__ = ["Source", "drawn_paths", "find_sources"]
 
@@ -167,7 +167,8 @@ def _file_name(name: str, suffix: str) -> PurePosixPath:
 
 
 def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | None]:
-    """The path of the drawing of each source: `output` for a single source, else a file below it.
+    """The path of the drawing of each source: `output` for a single source, else a file below it. A video of a format
+    that is not written becomes an MP4.
 
     Raises:
         ConfigError: `output` is one file and there are several sources, two of them would go to one file, or one would
@@ -182,7 +183,7 @@ def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | N
     elif output.suffix and not output.is_dir():
         raise ConfigError(f"-o {str(output)!r} is one file, but there are {len(sources)} sources; give a folder")
     else:
-        paths = [output / source.below for source in sources]
+        paths = [output / _below(source) for source in sources]
     taken: dict[str, str] = {}
     for source, path in zip(sources, paths, strict=True):
         target = os.path.realpath(path)
@@ -193,3 +194,9 @@ def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | N
                 f"{taken[target]!r} and {source.name!r} would both be written to {str(path)!r}; draw them apart"
             )
     return list(paths)
+
+
+def _below(source: Source) -> PurePosixPath:
+    if not source.is_video or source.below.suffix.lower() in WRITTEN_SUFFIXES:
+        return source.below
+    return source.below.with_name(f"{source.below.name}.mp4")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from typing_extensions import Self
 
-__all__ = ["VideoWriter", "check_video_path"]
+__all__ = ["WRITTEN_SUFFIXES", "VideoWriter", "check_video_path"]
 
 #: Encoders by the suffix of the file, the best first.
 _H264 = ("libx264", "libopenh264", "mpeg4")
@@ -33,6 +33,7 @@ _CODECS = {
     ".mp4": _H264, ".m4v": _H264, ".mov": _H264, ".mkv": _H264, ".ts": (*_H264[:2], "mpeg2video"),
     ".avi": ("mpeg4",), ".webm": ("libvpx-vp9", "libvpx"),
 }  # fmt: skip
+WRITTEN_SUFFIXES = frozenset(_CODECS)
 #: Settings for good quality at high speed.
 _OPTIONS = {
     "libx264": {"preset": "veryfast", "crf": "23"},

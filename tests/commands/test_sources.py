@@ -117,6 +117,12 @@ def test_drawings_of_a_folder_keep_its_shape(tree: Path) -> None:
         drawn_paths(found[:1], Path("one.txt"))
     with pytest.raises(ConfigError, match="'one.png': the suffix of a video is one of .mp4"):
         drawn_paths(find_sources(["/dev/video0"]), Path("one.png"))
+    videos = find_sources(["film.mp4", "inner/film.flv", "film.wmv"])
+    assert drawn_paths(videos, Path("out")) == [
+        Path("out/film.mp4"),
+        Path("out/film.flv.mp4"),
+        Path("out/film.wmv.mp4"),
+    ]
     (tree / "named.d").mkdir()
     assert drawn_paths(found[2:], Path("named.d")) == [Path("named.d/b.jpg")]
 

@@ -119,8 +119,8 @@ IMAGE_SUFFIXES = frozenset(
 #: The same for videos.
 VIDEO_SUFFIXES = frozenset(
     {
-        ".3gp", ".avi", ".flv", ".h264", ".h265", ".hevc", ".m2ts", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4",
-        ".mpeg", ".mpg", ".mts", ".ogv", ".ts", ".webm", ".wmv",
+        ".3gp", ".asf", ".avi", ".flv", ".gif", ".h264", ".h265", ".hevc", ".m2ts", ".m4v", ".mjpeg", ".mkv", ".mov",
+        ".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".ts", ".webm", ".wmv",
     }
 )  # fmt: skip
 

@@ -52,6 +52,12 @@ def test_folders(tree: Path) -> None:
         names("outer")
 
 
+def test_a_gif_is_a_video(tree: Path) -> None:
+    Image.new("L", (8, 8)).save(tree / "empty" / "a.GIF")
+    for given in ("empty", "empty/a.GIF"):
+        assert [(source.name, source.is_video) for source in find_sources([given])] == [("empty/a.GIF", True)]
+
+
 def test_patterns(tree: Path) -> None:
     assert names("*.jpg", "inner/*.jpg") == ["b.jpg", "inner/c.jpg"]
     assert names("**/*.jpg") == ["b.jpg", "inner/c.jpg", "inner/deep/d.jpg"]

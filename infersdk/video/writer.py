@@ -124,7 +124,8 @@ class VideoWriter:
 
         Args:
             time: when it is shown, in seconds; None is 1 / fps after the one before. An image cannot be shown before or
-                with the one before: it is shown right after that one then.
+                with the one before: it is shown right after that one then. In .mkv and .webm, whose times are
+                milliseconds, both can have one time.
             channel_order: of an array.
 
         Raises:

@@ -234,6 +234,18 @@ def test_times_that_follow_the_rate_do_not_drift(suffix: str, fps: float, tmp_pa
     np.testing.assert_allclose(times, expected, atol=1.1e-3 if suffix == ".mkv" else 5e-5)
 
 
+def test_a_length_of_less_than_a_frame_states_no_frames(tmp_path: Path) -> None:
+    """MPEG-PS has few times."""
+    with av.open(str(tmp_path / "a.mpg"), "w", format="mpeg") as container:
+        stream = container.add_stream("mpeg1video", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(20):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image(number))))
+        container.mux(stream.encode(None))
+    with VideoReader(tmp_path / "a.mpg") as reader:
+        assert (reader.frames, len(list(reader))) == (None, 20)
+
+
 def test_times_only_go_up(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
         for at in (1.0, 1.0, 0.5, None, 2.0):
@@ -844,7 +856,7 @@ def test_a_reader_that_is_left_early_leaves_no_thread(tmp_path: Path) -> None:
 def send(port: int, count: int, stop: threading.Event, pause: float) -> None:
     """A camera on the net: MPEG-TS over TCP, in real time."""
     with av.open(f"tcp://127.0.0.1:{port}", "w", format="mpegts", options={"tcp_nodelay": "1"}) as container:
-        stream = container.add_stream("mpeg2video", rate=25)
+        stream = container.add_stream("mpeg1video", rate=25)
         stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
         stream.gop_size = 1
         for number in range(count):

@@ -222,7 +222,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         self.duration: float | None = float(length) if length is not None and not self.live else None
         self.frames: int | None = (stream.frames or None) if not self.live else None
         if self.frames is None and self.duration and self.fps:
-            self._expected, self.frames = None, round(self.duration * self.fps)
+            self._expected, self.frames = None, round(self.duration * self.fps) or None
         else:
             self._expected = self.frames  # the file says it, so it is no estimate
 

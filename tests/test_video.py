@@ -155,6 +155,20 @@ def test_odd_sides_are_read(tmp_path: Path) -> None:
         VideoReader(path, format="nv12")
 
 
+def test_a_stream_that_changes_to_odd_sides(tmp_path: Path) -> None:
+    path = tmp_path / "a.h264"
+    for size in ((64, 48), (65, 47)):
+        context = av.CodecContext.create("libx264", "w")
+        context.width, context.height, context.pix_fmt, context.time_base = *size, "yuv444p", Fraction(1, 25)
+        frames = [av.VideoFrame.from_ndarray(image(3, size)).reformat(format="yuv444p"), None]
+        with open(path, "ab") as file:
+            file.writelines(bytes(packet) for frame in frames for packet in context.encode(frame))
+    with VideoReader(path) as reader:
+        assert [frame.size for frame in reader] == [(64, 48), (65, 47)]
+    with VideoReader(path, format="nv12") as reader, pytest.raises(VideoError, match="65 x 47; NV12 needs even sides"):
+        list(reader)
+
+
 def test_times_are_kept_where_the_rate_varies(tmp_path: Path) -> None:
     times = [0.0, 0.04, 0.5, 0.51, 2.0, 2.001, 7.25]
     for suffix in (".mp4", ".mkv"):

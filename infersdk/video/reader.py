@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ConfigError, VideoError
 from .frames import Frame
-from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, packets_of, turn_of
+from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, check_even, packets_of, turn_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -105,6 +105,8 @@ def _decode(
             so_far.damaged += 1
             continue
         for frame in decoded:
+            if format == "nv12":  # a stream may change its size
+                check_even(frame, shown)
             at = clock.time_of(frame.time)
             pixels = _pixels(converter, frame, _FORMATS[format])
             exchanged, down, across = turn_of(frame)

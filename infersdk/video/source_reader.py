@@ -26,7 +26,7 @@ from .frames import DeviceFrame, Frame
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "check_timeout", "packets_of", "turn_of"]
+__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_timeout", "packets_of", "turn_of"]
 
 FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
 
@@ -207,10 +207,8 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     def _describe(self, stream: Any, even: bool) -> None:
         context = stream.codec_context
-        if even and (context.width % 2 or context.height % 2):
-            raise VideoError(
-                f"{self._shown!r} is {context.width} x {context.height}; NV12 needs even sides: use format='rgb'"
-            )
+        if even:
+            check_even(context, self._shown)
         rate = stream.average_rate or stream.guessed_rate
         self.fps: float | None = float(rate) if rate and rate <= MAX_FPS else None
         length = stream.duration * stream.time_base if stream.duration else None
@@ -388,6 +386,12 @@ def _older_than(seconds: float | None) -> Callable[[FrameKind], bool] | None:
         return None
     longest = seconds
     return lambda frame: time.monotonic() - frame.decoded > longest
+
+
+def check_even(frame: Any, shown: str) -> None:
+    """Raises VideoError for odd sides of a frame or a codec context of PyAV, which NV12 does not have."""
+    if frame.width % 2 or frame.height % 2:
+        raise VideoError(f"{shown!r} is {frame.width} x {frame.height}; NV12 needs even sides: use format='rgb'")
 
 
 def turn_of(frame: Any) -> tuple[bool, bool, bool]:

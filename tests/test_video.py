@@ -472,6 +472,9 @@ def test_a_video_without_a_frame(tmp_path: Path) -> None:
         ({"drop_after": 1}, "drop_after=1 is for live sources, and .* is a file; leave it out"),
         ({"drop_after": -1}, "drop_after is a number of seconds from 0, not -1"),
         ({"options": "x"}, "options is a mapping of names to values, such as a dict, not 'x'"),
+        ({"drop_after": "1"}, "drop_after is a number of seconds from 0, not '1'"),
+        ({"format": ["rgb"]}, r"unknown format \['rgb'\]; use one of"),
+        ({"options": {1: 2}}, "options is a mapping of names to values, such as a dict, not {1: 2}"),
         ({"timeout": 0}, "timeout is a number of seconds above 0, not 0"),
         ({"timeout": "5"}, "timeout is a number of seconds above 0, not '5'"),
         ({"timeout": float("nan")}, "timeout is .*, not nan"),
@@ -528,6 +531,7 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         ("a.mp4", {"codec": "nonesuch"}, "this FFmpeg has no video encoder 'nonesuch'; it has .*mpeg4"),
         ("a.mp4", {"codec": "aac"}, "no video encoder 'aac'"),
         ("a.mp4", {"codec": ""}, "no video encoder ''"),
+        ("a.mp4", {"codec": 5}, "codec is the name of an encoder, such as 'libx264', not 5"),
         ("a.mp4", {"fps": 0}, "fps is a number of frames per second .*, not 0"),
         ("a.mp4", {"fps": -1}, "fps is a number of frames per second .*, not -1"),
         ("a.mp4", {"fps": float("nan")}, "fps is"),
@@ -542,6 +546,9 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             VideoWriter(tmp_path / name, **arguments)
+    for path in (None, b"a.mp4"):
+        with pytest.raises(ConfigError, match=f"path is a str or a Path, not {path!r}"):
+            VideoWriter(path)  # type: ignore[arg-type]
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "a.mp4", tmp_path):
         with pytest.raises((OutputError, ConfigError)):
@@ -848,8 +855,9 @@ def test_prefetch_whose_source_fails_at_its_ends() -> None:
         next(prefetch)
     with pytest.raises(TypeError, match="not iterable"):
         next(Prefetch(7))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="size is a number of items from 1, not 0"):
-        Prefetch([1], 0)
+    for size in (0, "a", 1.5):
+        with pytest.raises(ConfigError, match=f"size is a number of items from 1, not {size!r}"):
+            Prefetch([1], size)  # type: ignore[arg-type]
 
 
 def test_a_reader_that_is_left_early_leaves_no_thread(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ..errors import ConfigError, InputError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["NoItemError", "Prefetch", "paired"]
+__all__ = ["NoItemError", "Prefetch", "check_count", "paired"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -141,7 +141,7 @@ class Prefetch(Generic[T]):
             waits when an item is taken.
 
     Raises:
-        ConfigError: `size` is less than 1.
+        ConfigError: `size` is no whole number from 1.
     """
 
     def __init__(
@@ -152,8 +152,7 @@ class Prefetch(Generic[T]):
         drop_oldest: bool = False,
         expired: Callable[[T], bool] | None = None,
     ) -> None:
-        if size < 1:
-            raise ConfigError(f"size is a number of items from 1, not {size!r}")
+        check_count("size", "items", size)
         self._queue: _Queue[T] = _Queue(size, drop_oldest, expired if drop_oldest else None)
         self._thread = threading.Thread(target=self._queue.fill, args=(source,), name="infersdk-prefetch", daemon=True)
         self._finalizer = weakref.finalize(self, self._queue.stop)
@@ -204,6 +203,16 @@ class Prefetch(Generic[T]):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def check_count(name: str, what: str, count: int) -> None:
+    """Raises ConfigError for an argument that is no whole number from 1.
+
+    Args:
+        what: is counted.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"{name} is a number of {what} from 1, not {count!r}")
 
 
 def paired(run: Callable[[Iterable[T]], Iterable[R]], items: Iterable[T]) -> Iterator[tuple[T, R]]:

@@ -28,8 +28,8 @@ def import_av() -> Any:
 
 
 def option_texts(options: Any) -> dict[str, str]:
-    """Options of FFmpeg as text; raises ConfigError if they are no mapping."""
-    if options is not None and not isinstance(options, Mapping):
+    """Options of FFmpeg as text; raises ConfigError if they are no mapping with texts as names."""
+    if options is not None and not (isinstance(options, Mapping) and all(isinstance(name, str) for name in options)):
         raise ConfigError(f"options is a mapping of names to values, such as a dict, not {options!r}")
     return {name: str(value) for name, value in (options or {}).items()}
 

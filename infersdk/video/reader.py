@@ -88,7 +88,7 @@ class VideoReader(SourceReader[Frame]):
 
 def check_format(format: str) -> None:
     """Raises ConfigError for an unknown format of frames."""
-    if format not in _FORMATS:
+    if format not in tuple(_FORMATS):  # which takes what has no hash
         raise ConfigError(f"unknown format {format!r}; use one of {', '.join(_FORMATS)}")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from ..core.prefetch import NoItemError, Prefetch
+from ..core.prefetch import NoItemError, Prefetch, check_count
 from ..core.text import without_password
 from ..errors import ClosedError, ConfigError, VideoError, relative_to
 from ._av import MAX_FPS, import_av, option_texts, reason
@@ -26,7 +26,7 @@ from .frames import DeviceFrame, Frame
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_timeout", "packets_of", "turn_of"]
+__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "packets_of", "turn_of"]
 
 FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
 
@@ -115,18 +115,17 @@ class SourceReader(ABC, Generic[FrameKind]):
         camera = self.source.startswith("/dev/")
         if drop not in (None, "never", "oldest"):
             raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
-        if drop_after is not None and not drop_after >= 0:
-            raise ConfigError(f"drop_after is a number of seconds from 0, not {drop_after!r}")
-        if drop_after is not None and drop == "never":
-            raise ConfigError(
-                f"drop='never' drops no frame after {drop_after:g} s; leave one of drop and drop_after out"
-            )
+        if drop_after is not None:
+            check_seconds("drop_after", drop_after)
+            if drop == "never":
+                raise ConfigError(
+                    f"drop='never' drops no frame after {drop_after:g} s; leave one of drop and drop_after out"
+                )
         if (drop == "oldest" or drop_after is not None) and not scheme and not camera:
             given = "drop='oldest'" if drop == "oldest" else f"drop_after={drop_after:g}"
             raise ConfigError(f"{given} is for live sources, and {self._shown!r} is a file; leave it out")
-        if isinstance(prefetch, bool) or not isinstance(prefetch, int) or prefetch < 1:
-            raise ConfigError(f"prefetch is a number of frames from 1, not {prefetch!r}")
-        check_timeout(timeout)
+        check_count("prefetch", "frames", prefetch)
+        check_seconds("timeout", timeout, zero=False)
         self._av = import_av()
         options = option_texts(options)
         #: Seconds to wait for a frame; None where PyAV interrupts FFmpeg after them.
@@ -317,10 +316,10 @@ class SourceReader(ABC, Generic[FrameKind]):
         return f"<{type(self).__name__} {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
 
 
-def check_timeout(timeout: float) -> None:
-    """Raises ConfigError for a timeout that is no number of seconds above 0."""
-    if not (isinstance(timeout, Real) and timeout > 0):
-        raise ConfigError(f"timeout is a number of seconds above 0, not {timeout!r}")
+def check_seconds(name: str, seconds: float, *, zero: bool = True) -> None:
+    """Raises ConfigError for an argument that is no number of seconds from 0, or above 0 without `zero`."""
+    if not isinstance(seconds, Real) or not (seconds >= 0 if zero else seconds > 0):
+        raise ConfigError(f"{name} is a number of seconds {'from' if zero else 'above'} 0, not {seconds!r}")
 
 
 def _still_reads(source: str, timeout: float) -> bool:

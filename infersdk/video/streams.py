@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from ..core.prefetch import check_count
 from ..core.text import without_password
 from ..errors import ClosedError, ConfigError
 from .reader import check_format
-from .source_reader import check_timeout
+from .source_reader import check_seconds
 from .stream import Source, Stream, StreamHealth, StreamInfo, StreamResult, StreamSettings, looks_live
 
 if TYPE_CHECKING:
@@ -90,11 +91,11 @@ class Streams:
         options: Mapping[str, str] | None = None,
     ) -> None:
         named = _named(sources)
-        _check_count("in_flight", "frames", in_flight)
-        _check_count("files_at_once", "files", files_at_once)
-        if not give_up_after >= 0:
-            raise ConfigError(f"give_up_after is a number of seconds from 0, not {give_up_after!r}")
-        check_timeout(timeout)
+        if in_flight is not None:
+            check_count("in_flight", "frames", in_flight)
+        check_count("files_at_once", "files", files_at_once)
+        check_seconds("give_up_after", give_up_after)
+        check_seconds("timeout", timeout, zero=False)
         reading: dict[str, Any] = {"timeout": timeout, "options": options}
         if decode not in ("cpu", "gpu"):
             raise ConfigError(f"unknown decode {decode!r}; use 'cpu' or 'gpu'")
@@ -197,8 +198,9 @@ class Streams:
 
 def _named(sources: Mapping[str, Source] | Sequence[Source]) -> dict[str, Source]:
     """The sources by the names of their streams."""
-    if isinstance(sources, (str, os.PathLike)) or not isinstance(sources, Iterable):
-        shown = without_password(str(sources)) if isinstance(sources, (str, os.PathLike)) else sources
+    is_one = isinstance(sources, (str, bytes, os.PathLike))
+    if is_one or not isinstance(sources, Iterable):
+        shown: Any = without_password(os.fsdecode(cast("str", sources))) if is_one else sources
         raise ConfigError(f"sources is a list or a table of sources, not one: [{shown!r}]")
     if isinstance(sources, Mapping):
         named = dict(sources)
@@ -212,8 +214,3 @@ def _named(sources: Mapping[str, Source] | Sequence[Source]) -> dict[str, Source
     if not named:
         raise ConfigError("there is no stream; give one source at least")
     return named
-
-
-def _check_count(name: str, what: str, count: int | None) -> None:
-    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
-        raise ConfigError(f"{name} is a number of {what} from 1, not {count!r}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.files import atomic_path
+from ..core.prefetch import check_count
 from ..errors import ClosedError, ConfigError, InputError, OutputError, ShapeError
 from ..image import HostImage, read_image
 from ._av import MAX_FPS, import_av, option_texts, reason
@@ -84,12 +85,15 @@ class VideoWriter:
         options: Mapping[str, str] | None = None,
         queue_size: int = 8,
     ) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise ConfigError(f"path is a str or a Path, not {path!r}")
+        if codec is not None and not isinstance(codec, str):
+            raise ConfigError(f"codec is the name of an encoder, such as 'libx264', not {codec!r}")
         self.path = Path(path)
         if fps is not None and not (isinstance(fps, (float, Real)) and 0.001 <= fps <= MAX_FPS):
             raise ConfigError(f"fps is a number of frames per second from 0.001 to {MAX_FPS}, not {fps!r}")
         self._fps = 30.0 if fps is None else float(fps)
-        if isinstance(queue_size, bool) or not isinstance(queue_size, int) or queue_size < 1:
-            raise ConfigError(f"queue_size is a number of images from 1, not {queue_size!r}")
+        check_count("queue_size", "images", queue_size)
         self.size = _checked(size)
         texts = option_texts(options)
         av = import_av()

@@ -206,6 +206,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
         ([], "there is no stream"),
         ("a.mp4", "not one: \\['a.mp4'\\]"),
         (None, "not one: \\[None\\]"),
+        (b"a.mp4", "not one: \\['a.mp4'\\]"),
         (["a.mp4", "b.mp4", "a.mp4"], "two streams are called 'a.mp4'"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -214,6 +215,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
         ({"in_flight": 0}, "in_flight is a number of frames from 1, not 0"),
         ({"files_at_once": True}, "files_at_once is a number of files from 1, not True"),
         ({"give_up_after": -1}, "give_up_after is a number of seconds from 0, not -1"),
+        ({"give_up_after": "5"}, "give_up_after is a number of seconds from 0, not '5'"),
         ({"timeout": -1}, "timeout is a number of seconds above 0, not -1"),
         ({"format": "yuv"}, "unknown format 'yuv'; use one of rgb, bgr, nv12"),
     ):

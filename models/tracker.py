@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +55,8 @@ class Tracker:
         if method not in methods:
             raise ConfigError(f"unknown tracker {method!r}; use one of {', '.join(methods)}")
         fps = 30.0 if fps is None else fps
-        if not (isinstance(fps, (float, Real)) and fps > 0):
-            raise ConfigError(f"fps={fps!r} is no number above 0")
+        if not (isinstance(fps, (float, Real)) and 0 < fps <= sys.float_info.max):
+            raise ConfigError(f"fps={fps!r} is no number above 0 that a float can hold")
         if "frame_rate" in settings:
             raise ConfigError(f"frame_rate={settings['frame_rate']!r}: the frame rate of a Tracker is fps; pass fps=")
         settings["frame_rate"] = float(fps)

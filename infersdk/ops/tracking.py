@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +77,15 @@ class ByteTracker(Handle):
         minimum_iou_threshold: float = 0.1,
         high_conf_det_threshold: float = 0.6,
     ) -> None:
+        for name, value in (
+            ("frame_rate", frame_rate),
+            ("lost_track_buffer", lost_track_buffer),
+            ("track_activation_threshold", track_activation_threshold),
+            ("minimum_iou_threshold", minimum_iou_threshold),
+            ("high_conf_det_threshold", high_conf_det_threshold),
+        ):
+            if not isinstance(value, (float, Real)) or math.isnan(value):
+                raise InputError(f"{name}={value!r}; use a number")
         if not (math.isfinite(frame_rate) and frame_rate > 0):
             raise InputError(f"frame_rate={frame_rate}; use a finite number above 0")
         max_lost = frame_rate / _BUFFER_FPS * lost_track_buffer
@@ -86,12 +96,6 @@ class ByteTracker(Handle):
             raise InputError(f"minimum_consecutive_frames={minimum_consecutive_frames}; use 1 to {_MAX_INT32}")
         if not 1e-45 <= minimum_iou_threshold <= 1:  # in float32, a smaller one is 0
             raise InputError(f"minimum_iou_threshold={minimum_iou_threshold}; use 1e-45 to 1")
-        for name, score in (
-            ("track_activation_threshold", track_activation_threshold),
-            ("high_conf_det_threshold", high_conf_det_threshold),
-        ):
-            if math.isnan(score):
-                raise InputError(f"{name}={score}; use a number")
         params = ffi.new("ifs_tracker_params *")
         params.high_score = high_conf_det_threshold
         params.iou_threshold = minimum_iou_threshold

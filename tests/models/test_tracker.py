@@ -91,7 +91,9 @@ def test_wrong_trackers(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"frame_rate": 25}, "frame_rate=25: .*pass fps="),
         ({"buffer_of_lost_tracks": 3}, "bytetrack: .*buffer_of_lost_tracks"),
         ({"lost_track_buffer": -1}, "lost_track_buffer=-1"),
-        ({"minimum_consecutive_frames": 1.5}, "bytetrack: "),
+        ({"fps": 10**400}, "fps=10+ is no number above 0 that a float can hold"),
+        ({"minimum_consecutive_frames": 1.5}, "bytetrack: minimum_consecutive_frames is 1.5; it must be a whole"),
+        ({"lost_track_buffer": "a"}, "bytetrack: lost_track_buffer='a'; use a number"),
     ):
         with pytest.raises(ConfigError, match=words):
             Tracker(**arguments)

@@ -154,12 +154,12 @@ def test_refused_boxes_change_nothing(edge: float) -> None:
     [
         ("frame_rate", 0), ("frame_rate", np.inf), ("lost_track_buffer", -1), ("lost_track_buffer", 2**40),
         ("minimum_consecutive_frames", 0), ("minimum_iou_threshold", 0), ("minimum_iou_threshold", 1.5),
-        ("minimum_iou_threshold", 1e-60),
+        ("minimum_iou_threshold", 1e-60), ("frame_rate", "30"), ("lost_track_buffer", "a"),
         ("track_activation_threshold", np.nan), ("high_conf_det_threshold", np.nan),
     ],
 )  # fmt: skip
-def test_settings_out_of_range(setting: str, value: float) -> None:
-    with pytest.raises(InputError, match=f"{setting}={value}"):
+def test_settings_out_of_range(setting: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{setting}={value!r}; use"):
         ByteTracker(**{setting: value})
 
 

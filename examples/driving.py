@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     ):
         start = perf_counter()
         for frame, image, tracked, result in results:
-            writer.write(image, frame.time)
+            fits = image.size == reader.size  # a stream may change its size, a file cannot
+            writer.write(image if fits else image.resize(reader.size), frame.time)
             errors.update(f"{name}: {error}" for name, error in result.errors.items())
             if "road" not in result.errors:
                 areas.append(result["road"].areas["area"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from infersdk.config import read
+from infersdk.models import Detections, GroupResult
+from infersdk.video import VideoReader, VideoWriter
 
 pytest.importorskip("av")
 pytest.importorskip("onnxruntime")
@@ -31,11 +34,38 @@ def test_the_configuration_names_both_models() -> None:
     assert set(tables) == {"detector", "road"}
 
 
+class Group:
+    """Two models that find nothing."""
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def map(self, frames: Iterable[Any]) -> Iterator[Any]:
+        for frame in frames:
+            nothing = Detections.of(np.zeros((0, 4)), [], names=(), size=frame.size)
+            yield GroupResult(("detector", "road"), {"detector": nothing}, {"road": ValueError("none")})
+
+
+def test_a_stream_that_changes_its_size(driving: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    parts = [tmp_path / "a.ts", tmp_path / "b.ts"]
+    for part, size in zip(parts, ((64, 48), (32, 32)), strict=True):
+        with VideoWriter(part, size) as writer:
+            writer.write(np.zeros((size[1], size[0], 3), np.uint8))
+    video, out = tmp_path / "c.ts", tmp_path / "out.mp4"
+    video.write_bytes(b"".join(part.read_bytes() for part in parts))
+    monkeypatch.setattr(driving, "ModelGroup", Group)
+    monkeypatch.setattr(driving.models, "create", lambda config: {})
+    assert driving.main([str(video), str(out)])["frames"] == 2
+    with VideoReader(out) as reader:
+        assert [frame.size for frame in reader] == [(64, 48)] * 2
+
+
 @pytest.mark.assets
 @pytest.mark.slow
 def test_driving(driving: Any, assets: Path, tmp_path: Path) -> None:
-    from infersdk.video import VideoReader
-
     models, video = assets / "models", assets / "driving" / "drive.mp4"
     text = EXAMPLE.with_suffix(".toml").read_text("utf-8")
     for name in ("yolov8n.onnx", "twinlitenet.onnx"):

@@ -82,8 +82,8 @@ IFS__TARGET_AVX2 static void columns_avx2(const float *row, const ifs__mask_colu
     }
 }
 
-INLINE IFS__TARGET_AVX2 void rows_any_avx2(const float *const row[3], const float weight[3], float threshold,
-                                           uint8_t *bits, int32_t n, bool three) {
+IFS__TARGET_AVX2 static void rows_avx2(const float *const row[3], const float weight[3], float threshold, uint8_t *bits,
+                                       int32_t n) {
     const __m256 w0 = _mm256_set1_ps(weight[0]), w1 = _mm256_set1_ps(weight[1]), w2 = _mm256_set1_ps(weight[2]);
     const __m256 limit = _mm256_set1_ps(threshold);
     for (int32_t x = 0; x < n; x += 32) {
@@ -92,8 +92,7 @@ INLINE IFS__TARGET_AVX2 void rows_any_avx2(const float *const row[3], const floa
         for (int v = 0; v < 32; v += 8) {
             __m256 value = _mm256_add_ps(_mm256_mul_ps(w0, _mm256_load_ps(row[0] + x + v)),
                                          _mm256_mul_ps(w1, _mm256_load_ps(row[1] + x + v)));
-            if (three)
-                value = _mm256_add_ps(value, _mm256_mul_ps(w2, _mm256_load_ps(row[2] + x + v)));
+            value = _mm256_add_ps(value, _mm256_mul_ps(w2, _mm256_load_ps(row[2] + x + v)));
             word |= (uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(value, limit, _CMP_GT_OQ)) << v;
         }
         if (n - x < 32)
@@ -102,22 +101,13 @@ INLINE IFS__TARGET_AVX2 void rows_any_avx2(const float *const row[3], const floa
     }
 }
 
-IFS__TARGET_AVX2 static void rows_avx2(const float *const row[3], const float weight[3], float threshold, uint8_t *bits,
-                                       int32_t n) {
-    if (weight[2] == 0)
-        rows_any_avx2(row, weight, threshold, bits, n, false);
-    else
-        rows_any_avx2(row, weight, threshold, bits, n, true);
-}
-
 const ifs__mask_passes ifs__mask_avx2 = {activate_avx2, columns_avx2, rows_avx2};
 
 #if IFS__AVX512
 /* ---- AVX-512, for the rows alone ---- */
 
-/* `three`: the third row has weight. A term of weight 0 changes nothing. */
-INLINE IFS__TARGET_AVX512 void rows_any_avx512(const float *const row[3], const float weight[3], float threshold,
-                                               uint8_t *bits, int32_t n, bool three) {
+IFS__TARGET_AVX512 static void rows_avx512(const float *const row[3], const float weight[3], float threshold,
+                                           uint8_t *bits, int32_t n) {
     const __m512 w0 = _mm512_set1_ps(weight[0]), w1 = _mm512_set1_ps(weight[1]), w2 = _mm512_set1_ps(weight[2]);
     const __m512 limit = _mm512_set1_ps(threshold);
     for (int32_t x = 0; x < n; x += 32) {
@@ -126,22 +116,13 @@ INLINE IFS__TARGET_AVX512 void rows_any_avx512(const float *const row[3], const 
         for (int v = 0; v < 32; v += 16) {
             __m512 value = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_load_ps(row[0] + x + v)),
                                          _mm512_mul_ps(w1, _mm512_load_ps(row[1] + x + v)));
-            if (three)
-                value = _mm512_add_ps(value, _mm512_mul_ps(w2, _mm512_load_ps(row[2] + x + v)));
+            value = _mm512_add_ps(value, _mm512_mul_ps(w2, _mm512_load_ps(row[2] + x + v)));
             word |= (uint32_t)_mm512_cmp_ps_mask(value, limit, _CMP_GT_OQ) << v;
         }
         if (n - x < 32)
             word &= (1u << (n - x)) - 1;
         memcpy(bits + x / 8, &word, sizeof word);
     }
-}
-
-IFS__TARGET_AVX512 static void rows_avx512(const float *const row[3], const float weight[3], float threshold,
-                                           uint8_t *bits, int32_t n) {
-    if (weight[2] == 0)
-        rows_any_avx512(row, weight, threshold, bits, n, false);
-    else
-        rows_any_avx512(row, weight, threshold, bits, n, true);
 }
 
 const ifs__mask_passes ifs__mask_avx512 = {activate_avx2, columns_avx2, rows_avx512};

@@ -157,41 +157,6 @@ IFS__TARGET_AVX512 static int32_t spread_avx512(const uint8_t *row, const ifs__c
     return count;
 }
 
-IFS__TARGET_AVX512 static void resolve_avx512(const ifs__class_scores *s, size_t top, size_t bottom,
-                                              const float down[2], const ifs__class_columns *columns,
-                                              const int32_t *open, int32_t count, uint8_t *dst) {
-    const __m512 v0 = _mm512_set1_ps(down[0]), v1 = _mm512_set1_ps(down[1]), zero = _mm512_setzero_ps();
-    const __m512i step = _mm512_set1_epi32((int32_t)s->step);
-    for (int32_t i = 0; i < count; i += 16) {
-        const __mmask16 valid = count - i >= 16 ? 0xffff : (__mmask16)((1u << (count - i)) - 1);
-        const __m512i x = _mm512_maskz_loadu_epi32(valid, open + i), none = _mm512_setzero_si512();
-        const __m512i k = _mm512_mullo_epi32(_mm512_mask_i32gather_epi32(none, valid, x, columns->index, 4), step);
-        const __m512i next = _mm512_mullo_epi32(_mm512_mask_i32gather_epi32(none, valid, x, columns->next, 4), step);
-        const __m512 w0 = _mm512_mask_i32gather_ps(zero, valid, x, columns->weight[0], 4);
-        const __m512 w1 = _mm512_mask_i32gather_ps(zero, valid, x, columns->weight[1], 4);
-        __m512 highest = _mm512_set1_ps(-INFINITY);
-        __m512i best = none;
-        for (int32_t c = 0; c < s->classes; c++) {
-            const float *upper = s->values + (size_t)c * s->plane + top * s->step;
-            const float *lower = s->values + (size_t)c * s->plane + bottom * s->step;
-            const __m512 row0 = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_mask_i32gather_ps(zero, valid, k, upper, 4)),
-                                              _mm512_mul_ps(w1, _mm512_mask_i32gather_ps(zero, valid, next, upper, 4)));
-            const __m512 row1 = _mm512_add_ps(_mm512_mul_ps(w0, _mm512_mask_i32gather_ps(zero, valid, k, lower, 4)),
-                                              _mm512_mul_ps(w1, _mm512_mask_i32gather_ps(zero, valid, next, lower, 4)));
-            const __m512 score = _mm512_add_ps(_mm512_mul_ps(v0, row0), _mm512_mul_ps(v1, row1));
-            const __mmask16 above = _mm512_cmp_ps_mask(score, highest, _CMP_GT_OQ);
-            highest = _mm512_mask_mov_ps(highest, above, score);
-            best = _mm512_mask_set1_epi32(best, above, c);
-        }
-        if (s->classes == 1)
-            best = _mm512_maskz_set1_epi32(_mm512_cmp_ps_mask(highest, _mm512_set1_ps(s->threshold), _CMP_GT_OQ), 1);
-        uint8_t classes[16];
-        _mm_storeu_si128((__m128i *)classes, _mm512_cvtepi32_epi8(best));
-        for (int32_t j = 0; j < 16 && i + j < count; j++)
-            dst[open[i + j]] = classes[j];
-    }
-}
-
-const ifs__class_passes ifs__class_avx512 = {best_avx512, agree_avx2, spread_avx512, resolve_avx512};
+const ifs__class_passes ifs__class_avx512 = {best_avx512, agree_avx2, spread_avx512, resolve_avx2};
 #endif
 #endif

@@ -110,7 +110,7 @@ struct ifs__rule {
     ifs__rule *next;
     char **texts;
     int32_t num_texts;
-    size_t count;
+    const int64_t *launch; /* the words of the launch; NULL: none */
     int64_t words[];
 };
 

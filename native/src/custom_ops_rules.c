@@ -92,7 +92,9 @@ static ifs_status check_launch(const ifs_custom_op *op, const int64_t *ranks, cu
     return IFS_OK;
 }
 
-static ifs_status check_rule(const ifs_custom_op *op, const int64_t *words, size_t count, int32_t num_texts) {
+/* Checks a rule. `launch` is the number of the words before its launch; 0: it has none. */
+static ifs_status check_rule(const ifs_custom_op *op, const int64_t *words, size_t count, int32_t num_texts,
+                             size_t *launch) {
     cursor c = {words, words + count};
     int64_t word, ndim, ranks[IFS_OP_MAX_TENSORS] = {0};
     IFS__TRY(next_word(&c, op->spec.num_inputs, op->spec.num_inputs, "the number of inputs", &word));
@@ -112,6 +114,7 @@ static ifs_status check_rule(const ifs_custom_op *op, const int64_t *words, size
         IFS__TRY(next_word(&c, 0, num_texts - 1, "a text", &word));
     }
     IFS__TRY(next_word(&c, 0, 1, "whether there is a launch", &word));
+    *launch = word ? (size_t)(c.at - words) : 0;
     if (word)
         IFS__TRY(check_launch(op, ranks, &c));
     if (c.at != c.end)
@@ -121,7 +124,8 @@ static ifs_status check_rule(const ifs_custom_op *op, const int64_t *words, size
 
 ifs_status ifs__rule_create(const ifs_custom_op *op, const int64_t *words, size_t count, const char *const *texts,
                             int32_t num_texts, ifs__rule **out) {
-    IFS__TRY(check_rule(op, words, count, num_texts));
+    size_t launch;
+    IFS__TRY(check_rule(op, words, count, num_texts, &launch));
     ifs__rule *rule = calloc(1, sizeof *rule + count * sizeof *words);
     if (rule)
         rule->texts = calloc((size_t)num_texts + 1, sizeof *rule->texts);
@@ -133,7 +137,7 @@ ifs_status ifs__rule_create(const ifs_custom_op *op, const int64_t *words, size_
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for a rule of %zu words", count);
     }
     memcpy(rule->words, words, count * sizeof *words);
-    rule->count = count;
+    rule->launch = launch ? rule->words + launch : NULL;
     *out = rule;
     return IFS_OK;
 }
@@ -154,11 +158,6 @@ bool ifs__rule_fits(const ifs__rule *rule, const ifs_op_tensor *inputs, int32_t 
         if (rule->words[1 + i] != inputs[i].ndim)
             return false;
     return true;
-}
-
-/* The first word behind the ranks. */
-static cursor body_of(const ifs__rule *rule) {
-    return (cursor){rule->words + 1 + rule->words[0], rule->words + rule->count};
 }
 
 static int64_t floor_div(int64_t a, int64_t b) {
@@ -184,64 +183,49 @@ static ifs_status apply(int64_t operation, int64_t a, int64_t b, int64_t *out) {
     return fits ? IFS_OK : ifs__fail(IFS_ERR_SHAPE, "a size that shape() works out has more than 63 bits");
 }
 
-static ifs_status evaluate(cursor *c, const ifs_op_tensor *inputs, int64_t *out) {
+static ifs_status evaluate(const int64_t **words, const ifs_op_tensor *inputs, int64_t *out) {
     int64_t stack[DEPTH];
     int depth = 0;
-    const int64_t *end = c->at + 1 + *c->at;
-    for (c->at++; c->at < end;) {
-        int64_t word = *c->at++;
+    const int64_t *at = *words + 1, *end = at + **words;
+    while (at < end) {
+        int64_t word = *at++;
         if (word == PUSH) {
-            stack[depth++] = *c->at++;
+            stack[depth++] = *at++;
         } else if (word == DIM) {
-            stack[depth++] = inputs[*c->at / AXES].dims[*c->at % AXES];
-            c->at++;
+            stack[depth++] = inputs[*at / AXES].dims[*at % AXES];
+            at++;
         } else {
             depth--;
             IFS__TRY(apply(word, stack[depth - 1], stack[depth], &stack[depth - 1]));
         }
     }
+    *words = end;
     *out = stack[0];
     return IFS_OK;
 }
 
 ifs_status ifs__rule_shapes(const ifs__rule *rule, const ifs_op_tensor *inputs, int64_t *dims, int32_t *ndims) {
-    cursor c = body_of(rule);
-    int64_t outputs = *c.at++;
+    const int64_t *at = rule->words + 1 + rule->words[0]; /* behind the ranks */
+    int64_t outputs = *at++;
     for (int64_t i = 0; i < outputs; i++) {
-        ndims[i] = (int32_t)*c.at++;
+        ndims[i] = (int32_t)*at++;
         for (int32_t d = 0; d < ndims[i]; d++) {
             int64_t *size = &dims[i * IFS_MAX_NDIM + d];
-            IFS__TRY(evaluate(&c, inputs, size));
+            IFS__TRY(evaluate(&at, inputs, size));
             if (*size < 0)
                 return ifs__fail(IFS_ERR_SHAPE, "shape() gives output %d the size %lld in dimension %d", (int)i,
                                  (long long)*size, (int)d);
         }
     }
-    int64_t checks = *c.at++;
+    int64_t checks = *at++;
     for (int64_t i = 0; i < checks; i++) {
         int64_t a, b;
-        IFS__TRY(evaluate(&c, inputs, &a));
-        IFS__TRY(evaluate(&c, inputs, &b));
+        IFS__TRY(evaluate(&at, inputs, &a));
+        IFS__TRY(evaluate(&at, inputs, &b));
         if (a != b)
-            return ifs__fail(IFS_ERR_SHAPE, "%s: it is %lld, not %lld", rule->texts[*c.at], (long long)a, (long long)b);
-        c.at++;
+            return ifs__fail(IFS_ERR_SHAPE, "%s: it is %lld, not %lld", rule->texts[*at], (long long)a, (long long)b);
+        at++;
     }
-    return IFS_OK;
-}
-
-static ifs_status skip_to_launch(const ifs__rule *rule, cursor *c) {
-    *c = body_of(rule);
-    int64_t outputs = *c->at++;
-    for (int64_t i = 0; i < outputs; i++)
-        for (int64_t d = *c->at++; d > 0; d--)
-            c->at += 1 + *c->at;
-    for (int64_t checks = *c->at++; checks > 0; checks--) {
-        c->at += 1 + *c->at;
-        c->at += 1 + *c->at;
-        c->at++;
-    }
-    if (!*c->at++)
-        return ifs__fail(IFS_ERR_UNSUPPORTED, "its rule has no launch");
     return IFS_OK;
 }
 
@@ -249,12 +233,13 @@ ifs_status ifs__rule_launch(const ifs__rule *rule, const ifs_op_tensor *inputs, 
                             ifs__launch *launch) {
     static const char *const what[] = {"grid", "grid", "grid", "block", "block", "block", "shared"};
     static const int64_t most[] = {INT32_MAX, 65535, 65535, 1024, 1024, 64, INT32_MAX};
-    cursor c;
-    IFS__TRY(skip_to_launch(rule, &c));
+    if (!rule->launch)
+        return ifs__fail(IFS_ERR_UNSUPPORTED, "its rule has no launch");
+    const int64_t *at = rule->launch;
     int64_t sizes[7];
     bool nothing = false;
     for (int i = 0; i < 7; i++) {
-        IFS__TRY(evaluate(&c, inputs, &sizes[i]));
+        IFS__TRY(evaluate(&at, inputs, &sizes[i]));
         if (sizes[i] < 0 || sizes[i] > most[i])
             return ifs__fail(IFS_ERR_SHAPE, "its launch has a %s of %lld in dimension %d; CUDA takes up to %lld",
                              what[i], (long long)sizes[i], i % 3, (long long)most[i]);
@@ -265,18 +250,18 @@ ifs_status ifs__rule_launch(const ifs__rule *rule, const ifs_op_tensor *inputs, 
         launch->block[i] = (uint32_t)sizes[3 + i];
     }
     launch->shared = (size_t)sizes[6];
-    launch->num_arguments = (int32_t)*c.at++;
+    launch->num_arguments = (int32_t)*at++;
     for (int32_t i = 0; i < launch->num_arguments; i++) {
-        int64_t kind = *c.at++;
+        int64_t kind = *at++;
         if (kind == ARG_INT) {
-            IFS__TRY(evaluate(&c, inputs, &launch->values[i]));
+            IFS__TRY(evaluate(&at, inputs, &launch->values[i]));
             launch->arguments[i] = &launch->values[i];
         } else if (kind == ARG_FLOAT) {
-            uint32_t bits = (uint32_t)*c.at++;
+            uint32_t bits = (uint32_t)*at++;
             memcpy(&launch->floats[i], &bits, sizeof bits);
             launch->arguments[i] = &launch->floats[i];
         } else {
-            launch->pointers[i] = (kind == ARG_INPUT ? inputs : outputs)[*c.at++].data;
+            launch->pointers[i] = (kind == ARG_INPUT ? inputs : outputs)[*at++].data;
             launch->arguments[i] = &launch->pointers[i];
         }
     }

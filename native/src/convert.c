@@ -57,42 +57,39 @@ float ifs__half_to_float(uint16_t half) {
 }
 
 #if IFS__AVX2
-IFS__TARGET_AVX2 static void floats_to_halves_avx2(const float *src, uint16_t *dst, size_t count) {
+/* These convert whole vectors, and return the number of elements in them. */
+IFS__TARGET_AVX2 static size_t floats_to_halves_avx2(const float *src, uint16_t *dst, size_t count) {
     size_t i = 0;
     for (; i + 8 <= count; i += 8)
         _mm_storeu_si128((__m128i *)(dst + i), _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT));
-    for (; i < count; i++)
-        dst[i] = ifs__float_to_half(src[i]);
+    return i;
 }
 
-IFS__TARGET_AVX2 static void halves_to_floats_avx2(const uint16_t *src, float *dst, size_t count) {
+IFS__TARGET_AVX2 static size_t halves_to_floats_avx2(const uint16_t *src, float *dst, size_t count) {
     size_t i = 0;
     for (; i + 8 <= count; i += 8)
         _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(src + i))));
-    for (; i < count; i++)
-        dst[i] = ifs__half_to_float(src[i]);
+    return i;
 }
 #endif
 
 void ifs__floats_to_halves(const float *src, uint16_t *dst, size_t count) {
+    size_t i = 0;
 #if IFS__AVX2
-    if (ifs_simd() != IFS_SIMD_PLAIN) {
-        floats_to_halves_avx2(src, dst, count);
-        return;
-    }
+    if (ifs_simd() != IFS_SIMD_PLAIN)
+        i = floats_to_halves_avx2(src, dst, count);
 #endif
-    for (size_t i = 0; i < count; i++)
+    for (; i < count; i++)
         dst[i] = ifs__float_to_half(src[i]);
 }
 
 void ifs__halves_to_floats(const uint16_t *src, float *dst, size_t count) {
+    size_t i = 0;
 #if IFS__AVX2
-    if (ifs_simd() != IFS_SIMD_PLAIN) {
-        halves_to_floats_avx2(src, dst, count);
-        return;
-    }
+    if (ifs_simd() != IFS_SIMD_PLAIN)
+        i = halves_to_floats_avx2(src, dst, count);
 #endif
-    for (size_t i = 0; i < count; i++)
+    for (; i < count; i++)
         dst[i] = ifs__half_to_float(src[i]);
 }
 

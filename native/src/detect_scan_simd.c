@@ -13,20 +13,15 @@
  * In YOLOv5's layout the objectness values of two anchors are a whole row apart, so nearly each one has a cache line of
  * its own. Plain loads keep most of these lines in flight at once; gathers and software prefetch measure slower.
  */
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float first_of(const void *row, bool half) {
-    return half ? ifs__half_avx2(*(const uint16_t *)row) : *(const float *)row;
-}
-
 IFS__TARGET_AVX2 static inline __attribute__((always_inline)) size_t objectness_any_avx2(const void *first,
                                                                                          size_t row_length, size_t n,
                                                                                          float threshold, int32_t *hits,
                                                                                          bool half) {
-    size_t row_size = row_length * (half ? 2 : 4), count = 0, i = 0;
-    const char *at = first;
-    for (; i + 16 <= n; i += 16, at += 16 * row_size) {
+    size_t count = 0, i = 0;
+    for (; i + 16 <= n; i += 16) {
         float x[16];
         for (size_t row = 0; row < 16; row++)
-            x[row] = first_of(at + row * row_size, half);
+            x[row] = ifs__element_avx2(first, (i + row) * row_length, half);
         __m256 low = _mm256_cmp_ps(_mm256_loadu_ps(x), _mm256_set1_ps(threshold), _CMP_GT_OQ);
         __m256 high = _mm256_cmp_ps(_mm256_loadu_ps(x + 8), _mm256_set1_ps(threshold), _CMP_GT_OQ);
         if (!IFS__ANY(_mm256_or_ps(low, high)))
@@ -35,8 +30,8 @@ IFS__TARGET_AVX2 static inline __attribute__((always_inline)) size_t objectness_
         for (; mask; mask &= mask - 1)
             hits[count++] = (int32_t)i + __builtin_ctz(mask);
     }
-    for (; i < n; i++, at += row_size)
-        if (first_of(at, half) > threshold)
+    for (; i < n; i++)
+        if (ifs__element_avx2(first, i * row_length, half) > threshold)
             hits[count++] = (int32_t)i;
     return count;
 }
@@ -98,11 +93,6 @@ IFS__TARGET_AVX2 static size_t products_above_avx2(const float *classes, size_t 
     return count;
 }
 
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) __m256 load_avx2(const void *first, size_t i, bool half) {
-    return half ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)first + i)))
-                : _mm256_loadu_ps((const float *)first + i);
-}
-
 /* The groups of eight columns that are scanned at once, whose maxima stay in registers. */
 #if IFS__NEON
 #define GROUPS 4
@@ -124,7 +114,7 @@ IFS__TARGET_AVX2 static inline
         for (size_t row = 0; row < num_rows; row++)
 #pragma GCC unroll 8
             for (size_t g = 0; g < GROUPS; g++)
-                best[g] = _mm256_max_ps(load_avx2(first, row * row_length + i + 8 * g, half), best[g]);
+                best[g] = _mm256_max_ps(ifs__load_avx2(first, row * row_length + i + 8 * g, half), best[g]);
 #pragma GCC unroll 8
         for (size_t g = 0; g < GROUPS; g++)
             mask |= (uint64_t)(uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(best[g], limit, _CMP_GT_OQ)) << (i + 8 * g);
@@ -132,14 +122,12 @@ IFS__TARGET_AVX2 static inline
     for (; i + 8 <= width; i += 8) {
         __m256 best = lowest;
         for (size_t row = 0; row < num_rows; row++)
-            best = _mm256_max_ps(load_avx2(first, row * row_length + i, half), best);
+            best = _mm256_max_ps(ifs__load_avx2(first, row * row_length + i, half), best);
         mask |= (uint64_t)(uint32_t)_mm256_movemask_ps(_mm256_cmp_ps(best, limit, _CMP_GT_OQ)) << i;
     }
     for (; i < width; i++)
-        for (size_t row = 0; row < num_rows; row++) {
-            const char *at = (const char *)first + (row * row_length + i) * (half ? 2 : 4);
-            mask |= (uint64_t)(first_of(at, half) > threshold) << i;
-        }
+        for (size_t row = 0; row < num_rows; row++)
+            mask |= (uint64_t)(ifs__element_avx2(first, row * row_length + i, half) > threshold) << i;
     return mask;
 }
 

@@ -1,5 +1,5 @@
 /*
- * fmath_simd.h - ifs__exp of fmath.h on lanes: the same steps, so the same bits.
+ * fmath_simd.h - elements as float32 lanes, and ifs__exp of fmath.h on them: the same steps, so the same bits.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,9 +10,16 @@
 #include "simd.h"
 
 #if IFS__AVX2
-/* ifs__half_to_float in one instruction. */
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float ifs__half_avx2(uint16_t half) {
-    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
+/* Element i of an array of float32 or, with `half`, of float16, and the eight elements from i on. */
+IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float ifs__element_avx2(const void *at, size_t i,
+                                                                                      bool half) {
+    return half ? _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(((const uint16_t *)at)[i]))) : ((const float *)at)[i];
+}
+
+IFS__TARGET_AVX2 static inline __attribute__((always_inline)) __m256 ifs__load_avx2(const void *at, size_t i,
+                                                                                    bool half) {
+    return half ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)at + i)))
+                : _mm256_loadu_ps((const float *)at + i);
 }
 
 /* ifs__exp on eight lanes. */

@@ -16,15 +16,6 @@
 
 /* ---- AVX2 and NEON ---- */
 
-INLINE IFS__TARGET_AVX2 __m256 load_avx2(const void *at, size_t i, bool half) {
-    return half ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)at + i)))
-                : _mm256_loadu_ps((const float *)at + i);
-}
-
-INLINE IFS__TARGET_AVX2 float load_one_avx2(const void *at, size_t i, bool half) {
-    return half ? ifs__half_avx2(((const uint16_t *)at)[i]) : ((const float *)at)[i];
-}
-
 INLINE IFS__TARGET_AVX2 __m256 sigmoid_avx2(__m256 sum) {
     const __m256 one = _mm256_set1_ps(1.0f), zero = _mm256_setzero_ps();
     const __m256 e = ifs__exp_avx2(_mm256_sub_ps(zero, sum));
@@ -41,8 +32,8 @@ INLINE IFS__TARGET_AVX2 void activate_any_avx2(const void *prototypes, size_t pl
             const size_t at = (size_t)k * plane + (size_t)x;
 #pragma GCC unroll 4
             for (int v = 0; v < 4; v++)
-                sum[v] =
-                    _mm256_add_ps(sum[v], _mm256_mul_ps(coefficient, load_avx2(prototypes, at + 8 * (size_t)v, half)));
+                sum[v] = _mm256_add_ps(
+                    sum[v], _mm256_mul_ps(coefficient, ifs__load_avx2(prototypes, at + 8 * (size_t)v, half)));
         }
         for (int v = 0; v < 4; v++)
             _mm256_storeu_ps(dst + x + 8 * v, sigmoid_avx2(sum[v]));
@@ -51,13 +42,13 @@ INLINE IFS__TARGET_AVX2 void activate_any_avx2(const void *prototypes, size_t pl
         __m256 sum = _mm256_setzero_ps();
         for (int32_t k = 0; k < num; k++)
             sum = _mm256_add_ps(sum, _mm256_mul_ps(_mm256_set1_ps(coefficients[k]),
-                                                   load_avx2(prototypes, (size_t)k * plane + (size_t)x, half)));
+                                                   ifs__load_avx2(prototypes, (size_t)k * plane + (size_t)x, half)));
         _mm256_storeu_ps(dst + x, sigmoid_avx2(sum));
     }
     for (; x < n; x++) {
         float sum = 0;
         for (int32_t k = 0; k < num; k++)
-            sum += coefficients[k] * load_one_avx2(prototypes, (size_t)k * plane + (size_t)x, half);
+            sum += coefficients[k] * ifs__element_avx2(prototypes, (size_t)k * plane + (size_t)x, half);
         dst[x] = ifs__mask_sigmoid(sum);
     }
 }

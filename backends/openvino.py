@@ -567,9 +567,7 @@ class OpenVinoInfer(Infer):
     def _release(self) -> None:
         if not self._current.failed and self._origin == "built" and can_export(self._arguments[2]):
             self._shared.keep(self._importer)
-        self._unchecked, self._runtime_outputs, self._kept = [], {}, []
-        self._written = self._read_from = ()
-        del self._request, self._compiled, self._current
+        self._close()
 
     def _importer(self) -> Callable[[], _Compiled]:
         """A function that imports the compiled model from host memory, or else compiles it, which takes longer."""
@@ -582,6 +580,7 @@ class OpenVinoInfer(Infer):
 
     def _close(self) -> None:
         self._unchecked, self._runtime_outputs, self._kept = [], {}, []
+        self._written = self._read_from = ()
         del self._request, self._compiled, self._current
 
     def _forget(self) -> None:

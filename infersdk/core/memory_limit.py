@@ -61,10 +61,8 @@ class MemoryBudget(Handle):
         """
         asked = getattr(options, "memory_limit", None)
         limit = None if asked is None else parse_size(asked, "memory_limit")
-        if limit is not None and not 0 < limit < 1 << 63:
-            raise ConfigError(
-                f"memory_limit is a number of bytes above 0 and below 2^63, not {asked!r}; leave it out for no limit"
-            )
+        if limit == 0:
+            raise ConfigError(f"memory_limit is a number of bytes above 0, not {asked!r}; leave it out for no limit")
         if device.kind == "cuda":
             whole: MemoryBudget | None = getattr(_in_use, "budget", None)
             return whole if whole is not None or limit is None else cls(name, limit, str(device))

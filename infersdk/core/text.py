@@ -96,12 +96,13 @@ def parse_size(text: str | int, what: str) -> int:
     Raises:
         ConfigError: the text is not a size, or one of 2**63 bytes or more; `what` names it in the message.
     """
+    size: float
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
-        return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(text).lower())
-    if match is None:
+        size = text
+    elif match := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(text).lower()):
+        size = float(match[1]) * _UNITS[match[2] or ""]
+    else:
         raise ConfigError(f'{what} is a number of bytes, or a text such as "10GB" or "512MiB", not {text!r}')
-    size = float(match[1]) * _UNITS[match[2] or ""]
     if size >= 2**63:
         raise ConfigError(f"{what} is {text!r}; a number of bytes is less than 2**63")
     return int(size)

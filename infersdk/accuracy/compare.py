@@ -81,7 +81,8 @@ class Difference:
         cosine: 1 - a·b / (|a| |b|) of the flattened output, in float64, the largest of all inputs: 0 is the same
             direction, 1 at right angles, 2 the opposite. Where both are zero it is 0, where one is, 1.
         argmax: the share of rows along the last axis with the greatest element at the same index. Ties count as
-            equal. None if the last axis has fewer than two elements.
+            equal. In a row with NaN, the first NaN is the greatest element, and only NaN is equal to it. None if the
+            last axis has fewer than two elements.
         outside: how many elements are outside the tolerance.
         elements: how many were compared.
         note: the reason of an impossible comparison (other shapes, a missing output), else empty.
@@ -160,9 +161,9 @@ class _Meter:
         self.outside += int(np.count_nonzero(apart > allowed))
         if a.ndim and a.shape[-1] > 1:
             best = np.take_along_axis(b, np.argmax(a, axis=-1, keepdims=True), axis=-1)[..., 0]
-            greatest = b.max(axis=-1)
-            self.agreeing += int(np.count_nonzero((best == greatest) | (np.isnan(best) & np.isnan(greatest))))
-            self.rows += greatest.size
+            unknown = np.isnan(a.max(axis=-1))
+            self.agreeing += int(np.count_nonzero(np.where(unknown, np.isnan(best), best == b.max(axis=-1))))
+            self.rows += best.size
         known &= np.isfinite(b)
         return _cosine_difference(*((a.ravel(), b.ravel()) if known.all() else (a[known], b[known])))
 

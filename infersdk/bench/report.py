@@ -107,7 +107,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         metric: `"mAP"` (COCO, IoU 0.5 to 0.95), `"top1"`, or without labelled images `"agreement"`: the minimum
-            cosine similarity of an output with that of `reference`.
+            cosine similarity of an output with that of `reference`. It is 0 where one of them alone has NaN or an
+            infinity.
         value: of the metric, 0 to 1; None where it could not be measured, for the reason in `note`.
         figures: further figures that belong to it.
         images: how many images or samples were used.

@@ -218,6 +218,8 @@ class Worker:
                     if apart.note:
                         raise ConfigError(f"output {name!r} {apart.note} as {reference} gives it")
                     worst, furthest = max(worst, apart.cosine), max(furthest, apart.max_abs)
+                    if apart.max_abs == float("inf"):  # NaN or infinite elements, which the cosine leaves out
+                        worst = max(worst, 1.0)
                     if apart.argmax is not None:
                         argmax.append(apart.argmax)
                 count += 1

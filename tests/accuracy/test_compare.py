@@ -98,6 +98,10 @@ def test_argmax_agreement() -> None:
     assert difference([[1, 2], [3, 4]], [[1, 2], [4, 3]]).argmax == 0.5
     assert difference([[1.0, 1.0]], [[1.0, 1.0]]).argmax == 1
     assert difference([[1.0, 0.9]], [[1.0, 1.0]]).argmax == 1, "a tie contains the place"
+    assert difference([[1.0, 2.0], [3.0, 4.0]], [[math.nan, math.nan], [3.0, 4.0]]).argmax == 0.5
+    assert difference([[1.0, 2.0]], [[math.nan, 2.0]]).argmax == 0
+    assert difference([[math.nan, 2.0]], [[3.0, 2.0]]).argmax == 0
+    assert difference([[1.0, math.nan]], [[2.0, math.nan]]).argmax == 1
     assert difference([1.0], [1.0]).argmax is None
     assert difference(1.0, 1.0).argmax is None
 

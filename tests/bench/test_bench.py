@@ -18,6 +18,8 @@ import msgspec
 import numpy as np
 import pytest
 from labelled import coco_set, crops
+from onnx_models import node, save
+from onnx_models import value as array
 
 import infersdk
 from infersdk.bench import BenchSettings, Combination, Report, bench, combine, read_report
@@ -358,6 +360,22 @@ def test_what_is_said_of_other_free_axes_and_fixed_batches(tmp_path: Path) -> No
     (row,) = bench(combine([free], batches=[2]), settings, accuracy=False, loading=False).rows
     assert row.status == "ok", row.reason
     assert row.notes[0].startswith("not run offline or as a server: ")
+
+
+def test_outputs_that_are_not_numbers_do_not_agree(tmp_path: Path) -> None:
+    inputs, outputs, weights = [array("x", [1, 4])], [array("y", [1, 4])], {"w": np.full(4, 100, np.float32)}
+    plain, undefined = (
+        save(tmp_path / f"{name}.onnx", [node("Sub", "x w", "d"), node(name, "d", "y")], inputs, outputs, weights)
+        for name in ("Neg", "Log")
+    )
+    settings = msgspec.structs.replace(ONE_ROUND, time=0.01, warmup=0.01, scenarios=["engine"])
+    for model, agreement in ((plain, 1.0), (undefined, 0.0)):
+        worker = Worker()
+        worker.load(combine([model])[0], settings)
+        worker.prepare()
+        found = worker.agreement(str(plain))
+        assert found.value == pytest.approx(agreement)
+        assert found.figures["argmax"] == agreement
 
 
 def test_a_process_that_dies_is_a_row_and_the_others_go_on(net: Path) -> None:

@@ -93,8 +93,11 @@ def tune(
             can run.
 
     Raises:
-        ConfigError: no candidate can run, or none is accurate enough, or the accuracy could not be measured.
+        ConfigError: a setting is out of range; or no candidate can run, or none is accurate enough, or the accuracy
+            could not be measured.
     """
+    if objective not in ("latency", "throughput"):
+        raise ConfigError(f'the objective is "latency" or "throughput", not {objective!r}')
     if not (isinstance(max_drop, Real) and 0 <= max_drop < 1):
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
     if not (isinstance(budget, Real) and 0 < budget < float("inf")):

@@ -165,6 +165,8 @@ def test_nothing_is_left(data: BenchSettings, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"every candidate loses more than 0.01 of accuracy; bad.onnx .*mAP"):
         # The first model is the reference; it cannot run in the precision asked for here.
         tune([Combination(model=str(DETECTOR), target=INT8), Combination(model=str(bad))], data, budget=120)
+    with pytest.raises(ConfigError, match='the objective is "latency" or "throughput", not \'speed\''):
+        tune([Combination(model=str(DETECTOR))], objective="speed")  # type: ignore[arg-type]
     for wrong in ({"budget": 0}, {"budget": "1"}, {"max_drop": 1.0}, {"max_drop": "0.1"}):
         with pytest.raises(ConfigError, match="is a number"):
             tune([Combination(model=str(DETECTOR))], **wrong)  # type: ignore[arg-type]

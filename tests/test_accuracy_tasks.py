@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +319,13 @@ def test_label_maps_that_do_not_fit(tmp_path: Path) -> None:
     )):  # fmt: skip
         task = SemanticTask(*label_maps(tmp_path / str(number), pixels))
         with pytest.raises(ConfigError, match=words):
+            task.measure(model)
+    if hasattr(os, "mkfifo"):
+        images, labels = label_maps(tmp_path / "pipe", halves())
+        task = SemanticTask(images, labels)
+        (labels / "0.png").unlink()
+        os.mkfifo(labels / "0.png")
+        with pytest.raises(ConfigError, match=r"cannot read the label map .*0\.png': .*it is not a regular file"):
             task.measure(model)
     images, labels = label_maps(tmp_path / "missing", halves())
     (labels / "0.png").rename(labels / "1.png")

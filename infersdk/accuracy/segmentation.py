@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.files import image_files
+from ..core.files import image_files, open_regular
 from ..errors import ConfigError
 from ..image.sources import open_image
 
@@ -39,7 +39,7 @@ class MappedImage:
         """
         path = self.maps[name]
         try:
-            with open_image(path) as image:
+            with open_regular(path) as file, open_image(file) as image:
                 if image.mode not in ("L", "P"):
                     raise ConfigError(
                         f"{str(path)!r} has pixels of kind {image.mode}; a label map has one byte for each pixel, the "

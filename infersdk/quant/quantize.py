@@ -276,7 +276,9 @@ def _correct_bias(build: GraphBuilder, node: ir.Node, codes: WeightCodes, means:
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     before: Any = 0.0
     if bias is not None:
-        if bias.const_value is None or bias.is_graph_input() or bias.const_value.size != len(change):
+        if bias.const_value is None or bias.is_graph_input():
+            return False
+        if bias.const_value.numpy().shape not in ((len(change),), (1, len(change))):  # a Gemm has others, too
             return False
         before = np.asarray(bias.const_value.numpy(), np.float64).reshape(-1)
     corrected = build.constant((before + change).astype(np.float32), f"{node.name}_bias_corrected")

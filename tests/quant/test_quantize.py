@@ -197,6 +197,18 @@ def test_biases_make_up_for_rounded_weights(
     assert errors_of[1] < 0.5 * errors_of[0]
 
 
+@pytest.mark.parametrize(("shape", "corrected"), [((8,), True), ((1, 8), True), ((8, 1), False), ((8, 8), False)])
+def test_biases_of_matrix_products(shape: tuple[int, ...], corrected: bool, tmp_path: Path) -> None:
+    rng, path = np.random.default_rng(6), tmp_path / "m.onnx"
+    weights = {"w": rng.normal(size=(4, 8)).astype(np.float32), "b": rng.normal(size=shape).astype(np.float32)}
+    save(path, [node("Gemm", "x w b", "y", name="a")], [value("x", [8, 4])], [value("y", [8, 8])], weights)
+    data = [rng.random((8, 4), np.float32) for _ in range(2)]
+    result = quant.quantize(path, tmp_path / "q.onnx", observed(path, data, "openvino").table(), target="openvino")
+    assert result.record.bias_correction == corrected
+    wanted = outputs(path, data)
+    assert np.abs(outputs(result.path, data) - wanted).max() < 0.03 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("target", ["portable", "onnxruntime", "openvino", "tensorrt"])
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_results_stay_close(

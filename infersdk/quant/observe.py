@@ -228,7 +228,8 @@ def calibrate(
             iterator over these.
         method: `"mse"` (minimum squared error after the activation function), `"entropy"` (minimum Kullback-Leibler
             divergence), `"percentile"`, or `"minmax"` (no clipping).
-        percentile: the percentage of values that are not clipped, for `"percentile"`.
+        percentile: for `"percentile"`, a number above 50. In ranges with a zero point, 100 - `percentile` per cent of
+            the values are clipped at each end. In symmetric ranges, so many are clipped in all.
         target: the target of the ranges. Those for `"portable"` are valid for every target.
         min_samples: the minimum number of samples.
         progress: called after each batch with the number of samples so far.

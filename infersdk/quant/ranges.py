@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
@@ -20,7 +21,7 @@ __all__ = [
     "BOUNDED", "PERCENTILE", "Function", "check_method", "function_behind", "scale_and_zero_point", "tensor_range",
 ]  # fmt: skip
 
-#: The default percentage of values that are not clipped.
+#: The default percentile.
 PERCENTILE = 99.999
 #: Candidates for the end of a range, as fractions of the maximum.
 _COARSE = np.concatenate([np.geomspace(1 / 64, 0.25, 7), np.linspace(0.3, 1, 15)])
@@ -32,8 +33,8 @@ def check_method(method: str, percentile: float) -> Method:
     """Returns the method. Raises ConfigError if it is unknown, or if the percentile is out of range."""
     if method not in get_args(Method):
         raise ConfigError(f"unknown method {method!r}; use one of {', '.join(get_args(Method))}")
-    if not 0 < percentile <= 100:
-        raise ConfigError(f"percentile must be above 0 and at most 100, not {percentile!r}")
+    if not (isinstance(percentile, Real) and 50 < percentile <= 100):
+        raise ConfigError(f"percentile must be a number above 50 and at most 100, not {percentile!r}")
     return cast("Method", method)
 
 
@@ -81,6 +82,8 @@ def tensor_range(
             ends, threshold = _least_errors(histogram, ranges, function or (lambda x: x))
         low, high = max(low, ends[0]), min(high, ends[1])
         threshold = min(threshold, ranges.absmax)
+        if low >= 0 >= high:  # almost all values are 0, and the others are negative
+            low = -threshold
     return TensorRange(
         min=ranges.min, max=ranges.max, low=min(low, 0.0), high=max(high, 0.0), threshold=threshold,
         mean=[float(f"{mean:.6g}") for mean in ranges.channel_mean],

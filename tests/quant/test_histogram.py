@@ -10,6 +10,7 @@ from simd_variants import VARIANTS, variant
 
 from infersdk import errors
 from infersdk.quant import ChannelRanges, Histogram, entropy_threshold
+from infersdk.quant.ranges import tensor_range
 
 
 def expand(raw: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], levels: int) -> np.ndarray[Any, Any]:
@@ -218,6 +219,17 @@ def test_histograms_that_cannot_grow(bins: int) -> None:
 def test_other_types_are_refused() -> None:
     with pytest.raises(errors.DTypeError, match="float64"):
         ChannelRanges().update(np.zeros(3))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_range_of_an_activation_that_is_almost_always_zero(sign: int) -> None:
+    values, histogram, ranges = np.zeros(9999, np.float32), Histogram(), ChannelRanges()
+    values[7] = sign
+    ranges.update(values)
+    histogram.update(values)
+    found = tensor_range("percentile", ranges, histogram, percentile=99)
+    assert found.threshold == found.high - found.low == histogram.width
+    assert max(sign * found.low, sign * found.high) == histogram.width
 
 
 def test_percentiles() -> None:

@@ -382,8 +382,9 @@ def test_wrong_settings(model: Path, data: list[np.ndarray[Any, Any]]) -> None:
     words = "unknown method 'guess'; use one of mse, entropy, minmax, percentile"
     with pytest.raises(errors.ConfigError, match=words):
         quant.calibrate(model, data, method="guess")  # type: ignore[arg-type]
-    with pytest.raises(errors.ConfigError, match="percentile"):
-        quant.calibrate(model, data, method="percentile", percentile=0)
+    for percentile in (0, 50, 100.5, float("nan"), "99"):
+        with pytest.raises(errors.ConfigError, match="percentile must be a number above 50 and at most 100, not"):
+            quant.calibrate(model, data, method="percentile", percentile=percentile)  # type: ignore[arg-type]
 
 
 def test_models_that_cannot_be_quantised(

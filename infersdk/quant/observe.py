@@ -7,13 +7,15 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from ..core.model_source import ModelSource
 from ..core.processors import available_processors
-from ..errors import CalibrationError, InferenceError
+from ..errors import CalibrationError, ConfigError, InferenceError
 from ..graph.digest import model_digest
 from ..graph.files import write_large
 from ..graph.weights import data_inputs, graph_values
@@ -60,7 +62,7 @@ class Observations:
         functions: Mapping[str, Function | None],
         blank: frozenset[str],
     ) -> None:
-        self._digest, self._name = model_digest(model), Path(model).name
+        self._digest, self._name = model_digest(model), ModelSource.of(model).name
         self._functions, self._blank = functions, blank
         self.samples, self.ranges, self.histograms = samples, ranges, histograms
 
@@ -235,12 +237,14 @@ def calibrate(
         progress: called after each batch with the number of samples so far.
 
     Raises:
-        ConfigError: the method or target is unknown, or the percentile is out of range.
+        ConfigError: the method or target is unknown, or a number is out of range.
         CalibrationError: there are too few samples, they do not match the model, or the values of an activation are
             NaN, infinite, or all 0.
         ModelError, BackendUnavailableError: as `plan`.
     """
     check_method(method, percentile)
+    if not isinstance(min_samples, Integral):
+        raise ConfigError(f"min_samples is a whole number, not {min_samples!r}")
     seen = Observer(model, plan(model, target)).observe(data, progress=progress)
     check_samples(seen.samples, min_samples)
     return seen.table(method, percentile)

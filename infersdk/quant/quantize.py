@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.files import atomic_write, check_output
+from ..errors import CalibrationError
 from ..graph.builder import GraphBuilder
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
@@ -70,10 +71,14 @@ def quantize(
             This needs a table with means. By default, the table decides.
 
     Raises:
-        CalibrationError: the table is for another model.
+        CalibrationError: `table` is not a calibration table, or is for another model.
         OutputError: the file cannot be written.
         ModelError, ConfigError, BackendUnavailableError: as `plan`.
     """
+    if not isinstance(table, CalibrationTable):
+        raise CalibrationError(
+            f"the table is a {type(table).__name__}; give that of calibrate(), or CalibrationTable.load() of a file"
+        )
     if isinstance(model, Plan):
         planned = model.without(exclude) if exclude else model
     else:
@@ -92,7 +97,7 @@ def quantized_model(
     """The quantised graph, and the record in its metadata. The model of the plan is not changed.
 
     Raises:
-        CalibrationError: the table lacks an activation.
+        CalibrationError: the table lacks an activation, or the means of an activation have another number of channels.
     """
     scheme = planned.scheme
     corrects = table.bias_correction if bias_correction is None else bias_correction
@@ -266,6 +271,12 @@ def _correct_bias(build: GraphBuilder, node: ir.Node, codes: WeightCodes, means:
     ):
         return False
     error = codes.error(weight_array(node)).astype(np.float64)
+    channels = error.shape[1 - codes.axis] * node.attributes.get_int("group", 1)
+    if len(means) != channels:
+        raise CalibrationError(
+            f"the table has means of {len(means)} channels for the input of node {node.name!r}, which has {channels}; "
+            "calibrate again, or quantise with bias_correction=False"
+        )
     if node.op_type == "Conv":
         error = error.reshape(*error.shape[:2], -1).sum(2)  # [outputs, inputs of the group]
         groups = len(means) // error.shape[1]

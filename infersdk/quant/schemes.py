@@ -94,7 +94,7 @@ def find_scheme(target: str | Scheme) -> Scheme:
     """
     if isinstance(target, Scheme):
         return target
-    if target not in SCHEMES:
+    if not isinstance(target, str) or target not in SCHEMES:
         raise ConfigError(f"unknown target {target!r}; use one of {', '.join(SCHEMES)}")
     return SCHEMES[target]
 

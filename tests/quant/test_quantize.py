@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from onnx_models import node, numbered, run, save, value
@@ -385,6 +386,27 @@ def test_wrong_settings(model: Path, data: list[np.ndarray[Any, Any]]) -> None:
     for percentile in (0, 50, 100.5, float("nan"), "99"):
         with pytest.raises(errors.ConfigError, match="percentile must be a number above 50 and at most 100, not"):
             quant.calibrate(model, data, method="percentile", percentile=percentile)  # type: ignore[arg-type]
+
+
+def test_arguments_of_other_types(
+    model: Path, table: quant.CalibrationTable, data: list[np.ndarray[Any, Any]], tmp_path: Path
+) -> None:
+    with pytest.raises(errors.ConfigError, match=r"unknown target \['openvino'\]; use one of"):
+        quant.calibrate(model, data, target=["openvino"])  # type: ignore[arg-type]
+    with pytest.raises(errors.ConfigError, match="min_samples is a whole number, not '3'"):
+        quant.calibrate(model, data, min_samples="3")  # type: ignore[arg-type]
+    with pytest.raises(errors.CalibrationError, match=r"the table is a NoneType; give that of calibrate\(\)"):
+        quant.quantize(model, tmp_path / "q.onnx", None)  # type: ignore[arg-type]
+    of_bytes = quant.calibrate(model.read_bytes(), data, method="percentile")  # type: ignore[arg-type]
+    assert (of_bytes.model, of_bytes.tensors) == (table.model, table.tensors)
+
+
+def test_means_of_another_number_of_channels(model: Path, table: quant.CalibrationTable, tmp_path: Path) -> None:
+    short = msgspec.structs.replace(table.tensors["x"], mean=[0.5])
+    wrong = msgspec.structs.replace(table, tensors=table.tensors | {"x": short})
+    with pytest.raises(errors.CalibrationError, match="means of 1 channels for the input of node 'Conv_0'"):
+        quant.quantize(model, tmp_path / "q.onnx", wrong)
+    quant.quantize(model, tmp_path / "q.onnx", wrong, bias_correction=False)
 
 
 def test_models_that_cannot_be_quantised(

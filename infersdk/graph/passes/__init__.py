@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .name_nodes import NameNodes
     from .quantized_operators import QuantizedOperators
     from .resize_input import ResizeInput
+    from .saturated_quantizers import SaturatedQuantizers
     from .set_opset import SetOpset
     from .static_reshapes import StaticReshapes
     from .to_float16 import ToFloat16
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddNms", "CleanUp", "EndAtHead", "FoldSpaceToDepth", "FreeBatch", "FreeSize", "HardSwish", "ImageIn", "NameAxes",
-    "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput", "SetOpset", "ShrinkConstants",
-    "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes", "cached_model",
-    "loading_passes", "pass_keys", "prepared_model",
+    "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput", "SaturatedQuantizers", "SetOpset",
+    "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes",
+    "cached_model", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logger("infersdk.graph")
@@ -54,8 +55,8 @@ _find, __dir__ = lazy(__name__, {
     "add_nms": "AddNms", "clean_up": "CleanUp", "end_at_head": "EndAtHead", "fold_space_to_depth": "FoldSpaceToDepth",
     "free_batch": "FreeBatch", "free_size": "FreeSize", "hard_swish": "HardSwish", "image_in": "ImageIn",
     "name_axes": "NameAxes", "name_nodes": "NameNodes", "quantized_operators": "QuantizedOperators",
-    "resize_input": "ResizeInput", "set_opset": "SetOpset", "static_reshapes": "StaticReshapes",
-    "to_float16": "ToFloat16", "unsigned_activations": "UnsignedActivations",
+    "resize_input": "ResizeInput", "saturated_quantizers": "SaturatedQuantizers", "set_opset": "SetOpset",
+    "static_reshapes": "StaticReshapes", "to_float16": "ToFloat16", "unsigned_activations": "UnsignedActivations",
     "weight_forms": "NarrowIndices ShrinkConstants WeightsOffInputs",
 })  # fmt: skip
 __getattr__ = _find
@@ -88,6 +89,7 @@ def loading_passes(
         yield _find("UnsignedActivations")()
     if backend == "openvino" and device in ("cpu", "auto"):
         yield _find("QuantizedOperators")()
+        yield _find("SaturatedQuantizers")()
         # OpenVINO 2026.4 converts signed activations too, but then computes convolutions with a fused sum incorrectly.
         yield _find("UnsignedActivations")()
 

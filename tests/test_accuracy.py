@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from infersdk.accuracy import (
     CocoTruth,
     Contender,
     DetectTask,
+    GateReport,
     Score,
     agreement,
     coco_figures,
@@ -335,7 +337,8 @@ def test_shifts_are_of_what_a_user_sees() -> None:
     found = [boxes((0, 0.45, 0), (1, 0.01, 50))]
     assert agreement(reference, found, min_score=0.25).score_shift == pytest.approx(-0.4)
     assert agreement(reference, found, min_score=0.01).score_shift == pytest.approx(-0.205)
-    assert agreement([boxes((1, 0.02, 50))], found, min_score=0.25).score_shift == 0
+    assert math.isnan(agreement([boxes((1, 0.02, 50))], found, min_score=0.25).score_shift), "none of those matches"
+    assert agreement([boxes()], [boxes((1, 0.02, 50))], min_score=0.25).score_shift == 0, "neither has one"
 
 
 def test_the_gate_limits_shifts_of_scores() -> None:
@@ -356,5 +359,9 @@ def test_the_gate_limits_shifts_of_scores() -> None:
     assert report.score_shift(report.scores[1]) == pytest.approx(-0.425)
     assert not report.passes
     assert gate(sides, Halving(), max_score_shift=0.43).passes
+    lost = GateReport("mAP", 1, 0.01, (report.scores[0], replace(report.scores[1], results=(boxes(),))))
+    assert math.isnan(lost.score_shift(lost.scores[1]))
+    assert lost.passes
+    assert not replace(lost, max_score_shift=0.43).passes, "no box is found again"
     with pytest.raises(ConfigError, match="max_score_shift is a number from 0"):
         gate(sides, Halving(), max_score_shift=-1)

@@ -181,12 +181,13 @@ class GateReport:
     def within(self, score: Score) -> bool:
         # The tolerance covers rounding errors of exact limits.
         shift, limit = self.score_shift(score), self.max_score_shift
-        shifts = limit is not None and shift is not None and abs(shift) > limit + 1e-9
-        return self.drop(score) <= self.max_drop + 1e-9 and not shifts
+        kept = limit is None or shift is None or abs(shift) <= limit + 1e-9  # not for NaN
+        return self.drop(score) <= self.max_drop + 1e-9 and kept
 
     def score_shift(self, score: Score) -> float | None:
-        """The mean score change of the reference's boxes with at least `VISIBLE`, or of the best classes; None if there
-        are none. Boxes that are found again with any score count.
+        """The mean score change of the reference's boxes with at least `VISIBLE`, or of the best classes; None without
+        results. Boxes that are found again with any score count. It is NaN where boxes are visible and none is in both
+        results.
         """
         if not score.results or score is self.reference:
             return None

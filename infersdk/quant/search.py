@@ -151,7 +151,8 @@ def search(
 
         def within(step: Step) -> bool:
             shift = abs(step.agreement.score_shift)
-            return 100 - step.percent <= max_drop and (max_score_shift is None or shift <= max_score_shift)
+            kept = max_score_shift is None or shift <= max_score_shift  # not for NaN: no box was found again
+            return 100 - step.percent <= max_drop and kept
 
         best = attempt(())
         if not within(best):

@@ -54,9 +54,11 @@ class Agreement:
 
     @property
     def score_shift(self) -> float:
-        """The mean score change of matched rows; 0 where there are none."""
+        """The mean score change of matched rows. NaN where there are rows with scores and none match; 0 without any."""
         changes = np.concatenate([*self.shifts, np.empty(0)])
-        return float(changes.mean()) if changes.size else 0.0
+        if changes.size:
+            return float(changes.mean())
+        return float("nan") if self.shifts and self.total.any() else 0.0
 
 
 def overlaps(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -559,6 +559,8 @@ def test_the_search_finds_the_layer_that_costs(model: Path, table: quant.Calibra
     assert report.front[-1].percent == max(step.percent for step in report.steps)
     fine = quant.search(planned, table, measure, max_drop=50)
     assert (fine.exclude, fine.reached, len(fine.steps)) == ((), True, 1)
+    lost = quant.search(planned, table, lambda path: Agreement.of(0, 1, []), max_drop=100, max_score_shift=0.5)
+    assert not lost.reached, "no score is compared"
     with pytest.raises(errors.ConfigError, match="max_drop"):
         quant.search(planned, table, measure, max_drop=-1)
 

@@ -148,23 +148,36 @@ class Workflow:
         self._reference: list[Any] = []
 
     def run(self, output: str | os.PathLike[str], *, stage: Stage | None = None) -> QuantizedGraph:
-        """Runs all steps. Raises the errors of calibration, the backend and writing."""
+        """Runs all steps. Raises the errors of calibration, the backend and writing.
+
+        Results are compared if the FP32 model finds something in the images. Otherwise `agreement` is None after a
+        RuntimeWarning, or CalibrationError is raised for `max_score_shift`.
+        """
         show = stage or silent_stage
         check_output(self.model, output)
         if not self.compared:
             return self.write(output)
         with self.open_wrapper(self.model) as wrapper:
             self._reference = _results(wrapper, self.compared)
-            identity = _identity(self._reference[0])
+            identity = _identity(self._reference)
             if self._max_score_shift is not None and (identity is None or not identity.shifts):
                 raise ConfigError(
                     f"results of {type(self._reference[0]).__name__} have no scores; remove "
                     f"max_score_shift={self._max_score_shift:g}"
                 )
+            found = identity is not None and identity.total.any()
+            if identity is not None and not found:
+                text = (
+                    f"{self.model.name} finds nothing in the {len(self.compared)} images for comparison, so results "
+                    "are not compared; give images in which it finds something, or a lower conf"
+                )
+                if self._max_score_shift is not None:
+                    raise CalibrationError(f"{text}, or remove max_score_shift={self._max_score_shift:g}")
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
             if self.table is None:
                 self._calibrate(wrapper, show)
             made = self.write(output)
-            if identity is not None and self.search is None:
+            if found and self.search is None:
                 made = self._improve(wrapper, made, show)
             with _without_target_warnings(), self.open_wrapper(made.path) as quantized:
                 self._compare_speed(wrapper, quantized, show)
@@ -265,10 +278,10 @@ class Workflow:
             self.speed = compare_speed(wrapper.network, quantized.network, feeds, seconds=_SPEED_SECONDS)
 
 
-def _identity(result: Any) -> Agreement | None:
-    """The agreement of a result with itself; None if results cannot be compared."""
+def _identity(results: Sequence[Any]) -> Agreement | None:
+    """The agreement of results with themselves; None if results cannot be compared."""
     try:
-        return agreement([result], [result])
+        return agreement(results, results)
     except UnsupportedModelError:
         return None
 

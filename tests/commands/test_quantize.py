@@ -67,6 +67,21 @@ def test_a_detector(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "layers in INT8" in shown
 
 
+def test_images_without_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, output = tmp_path / "images", tmp_path / "d.int8.onnx"
+    folder.mkdir()
+    for number in range(8):
+        Image.effect_noise((96, 96), 9).save(folder / f"{number}.png")
+    arguments = (DETECTOR, "--data", folder, "-o", output, "--json")
+    words = "finds nothing in the 8 images for comparison, so results are not compared; give images in which"
+    with pytest.warns(RuntimeWarning, match=words):
+        assert run(*arguments) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["agreement"], report["score_shift"], report["measured"]) == (None, None, 0)
+    assert run(*arguments, "--max-score-shift", 0.02) == 2
+    assert words in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 def test_what_is_compared_is_what_load_runs(tmp_path: Path, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A detector whose boxes are decoded natively is compared so, unless a setting says otherwise."""

@@ -71,9 +71,10 @@ def build(
     from ..config import convert
     from ..core.device import Device
     from ..core.model_source import ModelSource
+    from ..core.target import check_precision
     from ..custom_ops.operator_set import operators_for
     from ..errors import ConfigError, CustomOpError, OutputError
-    from ..loading.registry import backend_class
+    from ..loading.registry import backend_class, checked_max_batch
     from ._trt.build import build_engine, named_targets
     from ._trt.engine import write_engine
     from ._trt.gpu import cuda_device
@@ -83,6 +84,8 @@ def build(
     if backend not in FLAVOURS:
         raise ConfigError(f"backend {backend!r} builds no engine files; {' and '.join(FLAVOURS)} do")
     backend_class(backend)  # raises if its runtime is missing
+    check_precision(precision)
+    max_batch = checked_max_batch(max_batch)
     target_device = Device.parse(device or "cuda:0")
     if target_device.kind != "cuda":
         raise ConfigError(f"an engine is built for an NVIDIA GPU, not for {device!r}")

@@ -6,7 +6,7 @@ import contextlib
 import platform
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -405,6 +405,8 @@ def _timings(
 
 
 def named_targets(value: str | Sequence[str]) -> tuple[str, ...]:
-    """The compute capabilities of `"8.6,8.9"` or of a sequence."""
+    """The compute capabilities of `"8.6,8.9"` or of a sequence. Raises ConfigError for anything else."""
+    if not isinstance(value, Iterable):
+        raise ConfigError(f'compute_capabilities is a list such as ["8.6", "8.9"], not {value!r}')
     parts = value.split(",") if isinstance(value, str) else list(value)
     return tuple(sorted({str(part).strip() for part in parts if str(part).strip()}))

@@ -181,10 +181,7 @@ def load(
     backend = "onnxruntime" if backend is None else backend
     kind = backend_class(backend)
     check_precision(precision)
-    if max_batch is not None:
-        if isinstance(max_batch, bool) or not isinstance(max_batch, Integral) or max_batch < 1:
-            raise ConfigError(f"max_batch is a whole number from 1, not {max_batch!r}")
-        max_batch = int(max_batch)
+    max_batch = checked_max_batch(max_batch)
     from ..config import convert as checked_options
     from ..core.memory_limit import check_option
 
@@ -233,6 +230,15 @@ def _load_fastest(source: ModelSource, given: dict[str, Any], while_building: st
     infer = load(source, target.backend, **arguments)
     infer.selection = selection
     return infer
+
+
+def checked_max_batch(value: int | None) -> int | None:
+    """The argument `max_batch` as an int. Raises ConfigError unless it is a whole number from 1, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ConfigError(f"max_batch is a whole number from 1, not {value!r}")
+    return int(value)
 
 
 def option_names(backend: str) -> tuple[str, ...]:

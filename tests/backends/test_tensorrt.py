@@ -310,6 +310,35 @@ def test_arguments_that_do_not_fit(net: Path, tmp_path: Path) -> None:
 
 
 @rtx
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        *(
+            ({"max_batch": wrong}, f"max_batch is a whole number from 1, not {wrong!r}")
+            for wrong in (0, -1, 2.5, True, "4")
+        ),
+        ({"precision": "fp17"}, "unknown precision 'fp17'; use one of fp32"),
+        ({"compute_capabilities": 89}, r'compute_capabilities is a list such as \["8.6", "8.9"\], not 89'),
+    ],
+)
+def test_arguments_are_checked_as_load_checks_them(
+    net: Path, tmp_path: Path, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build(net, tmp_path / "out.engine", **{"backend": "tensorrt-rtx", **arguments})
+    assert list(tmp_path.iterdir()) == [net]
+
+
+@rtx
+def test_a_batch_of_another_whole_type_is_an_int_in_the_manifest(net: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.engine"
+    build(net, output, compute_capabilities=("8.6",), max_batch=np.int64(3))
+    _, details = read_engine(output, RTX, None)
+    assert details is not None
+    assert details.options["max_batch"] == 3
+
+
+@rtx
 def test_options_are_taken(net: Path, tmp_path: Path) -> None:
     manifest = build(
         net, tmp_path / "out.engine", compute_capabilities=("8.6",), workspace="256MiB", tf32=False,

@@ -31,6 +31,7 @@ from ..errors import (
     PrecisionUnavailableError,
     UnsupportedModelError,
 )
+from ..graph.files import files_of
 from ..graph.passes import cached_model, loading_passes
 from ..infer import BackendInfo, Declaration, Infer, Scheduling
 from ._onnxruntime.providers import Provider, available_devices, find_provider
@@ -38,7 +39,6 @@ from ._onnxruntime.session import (
     Options,
     feed,
     file_states,
-    files_of,
     load_libraries,
     may_run_on_one_core,
     message_of,

@@ -51,7 +51,7 @@ def build(
 
     Args:
         onnx: the model.
-        output: the engine file; an existing one is replaced when the new one is complete.
+        output: the engine file, not a file of the model; an existing one is replaced when the new one is complete.
         backend: `"tensorrt"` or `"tensorrt-rtx"`; None is `"tensorrt-rtx"` with compute capabilities, otherwise
             `"tensorrt"`.
         compute_capabilities: GPUs to build for, as `("8.6", "8.9")`, with TensorRT-RTX alone. Without them it builds
@@ -70,13 +70,15 @@ def build(
     """
     from ..config import convert
     from ..core.device import Device
+    from ..core.files import check_output
     from ..core.model_source import ModelSource
     from ..core.target import check_precision
     from ..custom_ops.operator_set import operators_for
     from ..errors import ConfigError, CustomOpError, OutputError
+    from ..graph.files import files_of
     from ..loading.registry import backend_class, checked_max_batch
     from ._trt.build import build_engine, named_targets
-    from ._trt.engine import write_engine
+    from ._trt.engine import manifest_path, write_engine
     from ._trt.gpu import cuda_device
 
     if backend is None:
@@ -96,6 +98,9 @@ def build(
         raise OutputError(f"cannot write {str(target)!r}: there is no folder {str(target.parent)!r}")
     flavour = FLAVOURS[backend]
     model = ModelSource.of(onnx)
+    if inputs := files_of(model):
+        for file in (target, manifest_path(target)):
+            check_output(inputs[0], file, *inputs[1:])
     if (custom_ops := operators_for(model, None)) is not None:
         raise CustomOpError(
             f"{model.name} has custom operators ({', '.join(op.title() for op in custom_ops)}), which an engine file "

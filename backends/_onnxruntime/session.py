@@ -22,12 +22,12 @@ from ...core.model_source import ModelSource
 from ...core.processors import fits_quotas, runtime_threads
 from ...core.tensor_spec import TensorSpec, as_array
 from ...errors import ConfigError, DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
-from ...graph.files import EXTERNAL_KEY, external_files, load_proto, private_copy, require_onnx
+from ...graph.files import load_proto, private_copy, require_onnx
 from ...graph.passes import prepared_model
 from .providers import Provider, provider_device
 
 __all__ = [
-    "Options", "feed", "file_states", "files_of", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
+    "Options", "feed", "file_states", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
     "session_options", "spec_of", "start_session",
 ]  # fmt: skip
 
@@ -117,12 +117,6 @@ def may_run_on_one_core(options: Options) -> bool:
         and not options.profiling
         and not any(key.startswith("session.intra_op") for key in options.session_config)
     )
-
-
-def files_of(model: ModelSource) -> list[Path]:
-    """A model's file and those with its weights."""
-    weights = external_files(model) if model.is_onnx and model.mentions(EXTERNAL_KEY) else []
-    return [file for file in (model.path, *weights) if file is not None]
 
 
 def file_states(files: Iterable[Path]) -> dict[Path, tuple[int, int, int] | None]:

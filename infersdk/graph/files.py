@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 __all__ = [
-    "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "load_proto", "model_bytes",
+    "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "files_of", "load_proto", "model_bytes",
     "open_weights", "private_copy", "proto_bytes", "proto_graphs", "proto_of", "read_model",
     "require_onnx", "tensor_array", "write_large", "write_model",
 ]  # fmt: skip
@@ -173,6 +173,12 @@ def external_files(model: ModelLike) -> list[Path]:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             names.update(entry.value for entry in tensor.external_data if entry.key == "location")
     return sorted(_weights_path(source.external_data, name, str(source)) for name in names)
+
+
+def files_of(model: ModelSource) -> list[Path]:
+    """A model's file and those with its weights. Raises as `external_files()`."""
+    weights = external_files(model) if model.is_onnx and model.mentions(EXTERNAL_KEY) else []
+    return [file for file in (model.path, *weights) if file is not None]
 
 
 def _weights_path(folder: Path | None, name: str, model: str) -> Path:

@@ -25,6 +25,7 @@ from infersdk.backends._trt.infer import Options
 from infersdk.backends._trt.options import Range
 from infersdk.backends._trt.profiles import fits, make_profile, make_profiles
 from infersdk.backends.tensorrt import build
+from infersdk.core.model_source import ModelSource
 from infersdk.core.stream import device_count
 from infersdk.core.tensor_spec import TensorSpec
 from infersdk.errors import (
@@ -327,6 +328,26 @@ def test_arguments_are_checked_as_load_checks_them(
     with pytest.raises(ConfigError, match=words):
         build(net, tmp_path / "out.engine", **{"backend": "tensorrt-rtx", **arguments})
     assert list(tmp_path.iterdir()) == [net]
+
+
+@rtx
+def test_no_file_of_the_model_is_replaced(net: Path, tmp_path: Path) -> None:
+    onnx = onnx_models.onnx
+    for weights in ("w.bin", "out.engine.json"):  # the second has the name of a manifest
+        model = onnx.load(net)
+        file = tmp_path / weights.replace(".", "-") / "net.onnx"
+        file.parent.mkdir()
+        onnx.save(model, file, save_as_external_data=True, location=weights, size_threshold=0)
+        before = {path: path.read_bytes() for path in file.parent.iterdir()}
+        assert len(before) == 2
+        output = file.with_name(weights.removesuffix(".json"))
+        with pytest.raises(ConfigError, match=f"{weights}' is an input, too; write to another file"):
+            build(file, output, compute_capabilities=("8.6",))
+        with pytest.raises(ConfigError, match=r"net\.onnx' is the model itself; write to another file"):
+            build(file, file, compute_capabilities=("8.6",))
+        with pytest.raises(ConfigError, match=f"{weights}' is"):
+            build(ModelSource.of(file.read_bytes(), file.parent), output, compute_capabilities=("8.6",))
+        assert {path: path.read_bytes() for path in file.parent.iterdir()} == before
 
 
 @rtx

@@ -32,17 +32,26 @@ def make_profiles(
 
     Raises:
         ConfigError, UnsupportedModelError: as `make_profile()`; or a size of `batches` is outside the range; or lists
-            of inputs differ in length.
+            of inputs differ in length. ConfigError, too, if the largest batch of an input's ranges is not `max_batch`.
     """
     several = {name: ranges for name, ranges in given.items() if isinstance(ranges, Sequence)}
     single = {name: ranges for name, ranges in given.items() if not isinstance(ranges, Sequence)}
     counts = {name: len(ranges) for name, ranges in several.items()}
     if len(set(counts.values())) > 1 or 0 in counts.values():
         raise ConfigError(f"profiles: inputs have {counts} ranges; give each input of a list as many, one at least")
-    if not several:
-        return _profiles_of(specs, max_batch, single, [] if single and batches is None else batches)
+    if not several and single and batches is None:
+        batches = []
     sets = [{**single, **dict(zip(several, ranges, strict=True))} for ranges in zip(*several.values(), strict=True)]
-    return [profile for one in sets for profile in _profiles_of(specs, max_batch, one, batches)]
+    profiles = [profile for one in sets or [single] for profile in _profiles_of(specs, max_batch, one, batches)]
+    for spec in specs:
+        if max_batch is None or spec.name not in given or not spec.has_free_batch:
+            continue
+        if (largest := max(profile[spec.name][2][0] for profile in profiles)) != max_batch:
+            raise ConfigError(
+                f"max_batch={max_batch}, but profiles has a largest batch of {largest} for input {spec.name!r}; make "
+                "them the same, or leave max_batch out"
+            )
+    return profiles
 
 
 def _profiles_of(
@@ -89,7 +98,7 @@ def make_profile(specs: Sequence[TensorSpec], max_batch: int | None, given: Mapp
     profile: Profile = {}
     for spec in specs:
         if spec.name in given:
-            profile[spec.name] = _checked(spec, given[spec.name], max_batch)
+            profile[spec.name] = _checked(spec, given[spec.name])
         elif spec.is_dynamic:
             profile[spec.name] = _by_batch(spec, max_batch or 1)
     return profile
@@ -108,9 +117,7 @@ def _by_batch(spec: TensorSpec, max_batch: int) -> tuple[tuple[int, ...], tuple[
     return (1, *rest), (max_batch, *rest), (max_batch, *rest)
 
 
-def _checked(
-    spec: TensorSpec, given: Range, max_batch: int | None
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+def _checked(spec: TensorSpec, given: Range) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     shapes = tuple(given.min), tuple(given.opt), tuple(given.max)
     text = f"profiles: input {spec.name!r} is {spec.text}"
     for which, shape in zip(("min", "opt", "max"), shapes, strict=True):
@@ -122,11 +129,6 @@ def _checked(
     for axis, (low, opt, high) in enumerate(zip(*shapes, strict=True)):
         if not low <= opt <= high:
             raise ConfigError(f"{text}: dimension {axis} goes min {low}, opt {opt}, max {high}, which is no range")
-    if max_batch is not None and spec.has_free_batch and shapes[2][0] != max_batch:
-        raise ConfigError(
-            f"max_batch={max_batch}, but profiles has a largest batch of {shapes[2][0]} for input {spec.name!r}; "
-            "make them the same, or leave max_batch out"
-        )
     return shapes
 
 

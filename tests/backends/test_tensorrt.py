@@ -405,7 +405,7 @@ def test_profile_by_batch() -> None:
 )
 def test_profiles_that_do_not_fit(given: dict[str, Range], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        make_profile([SPEC], 4, given)
+        make_profiles([SPEC], 4, given, None)
 
 
 def test_batch_sizes_with_a_profile_of_their_own() -> None:
@@ -430,6 +430,10 @@ def test_batch_sizes_with_a_profile_of_their_own() -> None:
     assert [tuple(shapes[0] for shapes in p) for p in made] == [(4, 4, 4), (1, 1, 1), (1, 4, 4)] * 2
     assert [p[0][2] for p in made] == [8] * 3 + [16] * 3
     assert [p[0][0] for p in (q["x"] for q in make_profiles([wide], 4, several, []))] == [1, 1]
+    growing = {"x": [Range([1, 3, 8], [size, 3, 8], [size, 3, 8]) for size in (1, 4)]}
+    assert sizes([], 4, growing) == [(1, 1, 1), (1, 4, 4)], "max_batch is the largest batch of all ranges"
+    with pytest.raises(ConfigError, match="max_batch=8, but profiles has a largest batch of 4 for input 'x'"):
+        sizes([], 8, growing)
     with pytest.raises(ConfigError, match="one at least"):
         make_profiles([wide], 4, {"x": []}, None)
     with pytest.raises(ConfigError, match="other dimensions than the batch are free"):

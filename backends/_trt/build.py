@@ -365,10 +365,13 @@ def load_plugins(flavour: Flavour, paths: Sequence[str]) -> None:
         if (flavour.backend, file) in _LOADED:
             continue
         registry: tensorrt.IPluginRegistry = trt.get_plugin_registry()
+        if not Path(file).is_file():
+            raise ConfigError(f"plugins: {path!r} cannot be loaded: no such file")
         with flavour.messages() as messages:
-            handle = registry.load_library(file) if Path(file).is_file() else None
+            handle = registry.load_library(file)
         if handle is None:
-            raise ConfigError(f"plugins: {path!r} cannot be loaded: {messages.last_error('no such file')}")
+            unknown = f"{flavour.title} does not say why; give a library of plugins for version {flavour.version}"
+            raise ConfigError(f"plugins: {path!r} cannot be loaded: {messages.last_error(unknown)}")
         _LOADED[flavour.backend, file] = handle
 
 

@@ -301,6 +301,11 @@ def test_arguments_that_do_not_fit(net: Path, tmp_path: Path) -> None:
         build(net, out, **common, workspace="much")
     with pytest.raises(ConfigError, match=r"plugins: '/no/such/lib\.so' cannot be loaded: no such file"):
         build(net, out, **common, plugins=["/no/such/lib.so"])
+    # The runtime says why only if it has a logger, which the first builder of a process sets.
+    with pytest.raises(
+        ConfigError, match=r"net\.onnx' cannot be loaded: .*(Error Code|does not say why; give a library)"
+    ):
+        build(net, out, **common, plugins=[str(net)])
     with pytest.raises(ConfigError, match="'onnxruntime' builds no engine files"):
         build(net, out, backend="onnxruntime")
     with pytest.raises(OutputError, match="there is no folder"):

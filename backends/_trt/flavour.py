@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import importlib
 import logging
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -56,15 +56,13 @@ class Flavour:
 
     @contextlib.contextmanager
     def messages(self) -> Iterator[Messages]:
-        """The messages of the runtime in this scope."""
+        """The messages of the runtime in this scope, without those of other threads, which have other contexts."""
         collected = Messages()
-        with self.logger.guard:
-            self.logger.listeners.append(collected)
+        token = _listeners.set((*_listeners.get(), collected))
         try:
             yield collected
         finally:
-            with self.logger.guard:
-                self.logger.listeners = [other for other in self.logger.listeners if other is not collected]
+            _listeners.reset(token)
 
 
 class Messages:
@@ -94,6 +92,9 @@ class Messages:
     def last_error(self, nothing: str = "it does not say why") -> str:
         return " ".join(self.errors[-1].split()) if self.errors else nothing
 
+
+#: The listeners of a context, since all threads share a logger.
+_listeners: contextvars.ContextVar[tuple[Messages, ...]] = contextvars.ContextVar("listeners", default=())
 
 FLAVOURS = {
     "tensorrt": Flavour("tensorrt", "TensorRT", ("tensorrt",), oldest=10, rtx=False),
@@ -135,18 +136,12 @@ def _make_logger(trt: Any) -> Any:
     }
 
     class Logger(trt.ILogger):  # type: ignore[misc]
-        """Passes messages to `logging` and to the listeners."""
-
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-            self.guard = threading.Lock()
-            self.listeners: list[Messages] = []
+        """Passes messages to `logging` and to the listeners of the context."""
 
         def log(self, severity: Any, message: str) -> None:
             level = levels.get(severity)
-            with self.guard:
-                for listener in self.listeners:
-                    listener.add(level, message)
+            for listener in _listeners.get():
+                listener.add(level, message)
             if level is not None:
                 _log.log(level, "%s", message)
 

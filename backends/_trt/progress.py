@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -72,15 +73,16 @@ def make_monitor(trt: Any, progress: Progress | None, cancelled: threading.Event
 
 
 def run_cancellable(work: Callable[[], T], cancelled: threading.Event) -> T:
-    """Runs `work` in a thread, so that Ctrl-C in the main thread can set `cancelled`.
+    """Runs `work` in a thread with the context of the caller, so that Ctrl-C in the main thread can set `cancelled`.
 
     An interrupt is raised again after the work has stopped. A second interrupt does not wait.
     """
+    context = copy_context()
     future: Future[T] = Future()  # before Python 3.13, an interrupted Thread.join() marks the thread as ended
 
     def run() -> None:
         try:
-            future.set_result(work())
+            future.set_result(context.run(work))
         except BaseException as error:
             future.set_exception(error)
 

@@ -501,6 +501,18 @@ def test_builds_in_threads(net: Path, tmp_path: Path) -> None:
     assert len({read_engine(tmp_path / f"{i}.engine", RTX, None)[1].model_sha256 for i in range(3)}) == 1  # type: ignore[union-attr]
 
 
+@rtx
+def test_the_messages_of_a_build_are_for_the_thread_that_wants_it(net: Path, tmp_path: Path) -> None:
+    with RTX.messages() as here:
+        together(lambda _: build(net, tmp_path / "other.engine", compute_capabilities=("8.6",)), range(1))
+        assert here.memory == {}
+        manifest = build(net, tmp_path / "own.engine", compute_capabilities=("8.6",))
+    assert here.memory == {
+        "Weights": manifest.details["weights_nbytes"],
+        "Activation": manifest.details["workspace_nbytes"],
+    }
+
+
 # ---- engine files: what is wrong with one is known before the runtime sees it ----
 
 

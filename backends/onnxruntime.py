@@ -34,7 +34,7 @@ from ..errors import (
 from ..graph.files import files_of
 from ..graph.passes import cached_model, loading_passes
 from ..infer import BackendInfo, Declaration, Infer, Scheduling
-from ._onnxruntime.providers import Provider, available_devices, find_provider
+from ._onnxruntime.providers import FAILURES, Provider, available_devices, find_provider
 from ._onnxruntime.session import (
     Options,
     feed,
@@ -327,7 +327,7 @@ class OnnxRuntimeInfer(Infer):
                 self._address(tensor, write=True)
         try:
             self._session.run_with_iobinding(self._binding, self._run_options)
-        except Exception as error:
+        except FAILURES as error:
             if "computed output shape" in str(error) and self._allocate_outputs():
                 self._bind_all()
                 self._run_bound()
@@ -342,7 +342,7 @@ class OnnxRuntimeInfer(Infer):
         given = {spec.name: feed(spec, feeds[spec.name]) for spec in self.input_specs}
         try:
             results = self._session.run(None, given)
-        except Exception as error:
+        except FAILURES as error:
             self._fail(error)
         return {spec.name: result for spec, result in zip(self.output_specs, results, strict=True)}
 

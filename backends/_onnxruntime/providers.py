@@ -16,11 +16,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from ...core.device import Device
 from ...errors import DeviceUnavailableError, text_of
 
-__all__ = ["Provider", "available_devices", "find_provider", "provider_device"]
+__all__ = ["FAILURES", "Provider", "available_devices", "find_provider", "provider_device"]
+
+#: The exceptions of the runtime: its own, which have no common base, and those of Python that its bindings raise.
+#: Others pass through, such as that of a signal handler.
+FAILURES: tuple[type[Exception], ...] = (
+    RuntimeError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, MemoryError,
+    *(kind for kind in vars(ort_errors).values() if isinstance(kind, type) and issubclass(kind, Exception)),
+)  # fmt: skip
 
 
 class _Known(NamedTuple):
@@ -190,6 +198,6 @@ def _load_library(name: str, path: str) -> str:
     before = len(ort.get_ep_devices())
     try:
         ort.register_execution_provider_library(name, path)
-    except Exception as error:  # the runtime's exceptions have no common base
+    except FAILURES as error:
         return f"{path!r} cannot be loaded: {' '.join(text_of(error).split())}"
     return "" if len(ort.get_ep_devices()) > before else f"the provider in {path!r} finds no hardware that it supports"

@@ -21,10 +21,18 @@ from ...core.files import scratch_folder
 from ...core.model_source import ModelSource
 from ...core.processors import fits_quotas, runtime_threads
 from ...core.tensor_spec import TensorSpec, as_array
-from ...errors import ConfigError, DeviceUnavailableError, DTypeError, ModelFormatError, UnsupportedModelError, text_of
+from ...errors import (
+    ConfigError,
+    DeviceUnavailableError,
+    DTypeError,
+    InferSDKError,
+    ModelFormatError,
+    UnsupportedModelError,
+    text_of,
+)
 from ...graph.files import load_proto, private_copy, require_onnx
 from ...graph.passes import prepared_model
-from .providers import Provider, provider_device
+from .providers import FAILURES, Provider, provider_device
 
 __all__ = [
     "Options", "feed", "file_states", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
@@ -211,7 +219,7 @@ def session_options(options: Options, profile_folder: Path | None = None) -> Any
     for key, value in options.session_config.items():
         try:
             result.add_session_config_entry(key, value)
-        except Exception as error:  # the runtime's exceptions have no common base
+        except FAILURES as error:
             raise ConfigError(
                 f"session_config: ONNX Runtime does not take the entry {key[:80]!r}: {message_of(error)}; correct it, "
                 "or leave it out"
@@ -247,7 +255,7 @@ def start_session(
             return start_session(Path(path), name, options, provider, write=write)
     given = options()  # raises for custom operators that cannot be registered
     if write is not None:
-        with contextlib.suppress(Exception):  # an error of the model is raised by the second try
+        with contextlib.suppress(*FAILURES, OSError, InferSDKError):  # the second try raises an error of the model
             return (_written_to_disk if write == "disk" else _written_to_memory)(source, given, provider)
         given = options()
     try:
@@ -258,7 +266,7 @@ def start_session(
         raise ModelFormatError(f"{name!r} has names that are not UTF-8; is it damaged? ({text_of(error)})") from None
     except ort_errors.InvalidGraph as error:
         raise ModelFormatError(f"the graph of {name!r} is not valid: {message_of(error)}") from None
-    except Exception as error:  # the runtime's exceptions have no common base
+    except FAILURES as error:
         if re.search("No graph was found|Invalid model", str(error)):  # and no class of their own for these
             raise ModelFormatError(f"{name!r} is not a valid ONNX model: {message_of(error)}") from None
         if "CreateProvider" in str(error):

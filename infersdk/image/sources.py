@@ -416,7 +416,7 @@ def _decode_file(file: Path | io.BytesIO, what: str, at_least: SizeLimit | None)
     except Exception as error:  # damaged files take Pillow's decoders to errors of any type
         if isinstance(error, OSError) and error.strerror:  # of the system
             raise ImageError(f"{what}: cannot be read: {error.strerror}; give a regular file, or its bytes") from None
-        raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
+        raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
@@ -510,6 +510,6 @@ def _from_pil(image: Image.Image, what: str, by: int = 1) -> HostImage:
     except ImageError:
         raise
     except Exception as error:  # as in _decode_file: the pixels of a file are decoded here
-        raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from None
+        raise ImageError(f"{what}: cannot be decoded: {_reason(error)}") from error
     kind = {"L": "gray", "RGB": "rgb", "RGBA": "rgba"}[image.mode]
     return HostImage(_upright(pixels_of(image), orientation), kind, decoder, reduced_from)

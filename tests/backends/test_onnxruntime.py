@@ -518,6 +518,34 @@ def test_failing_runs_say_why_print_nothing_and_do_no_harm(tmp_path: Path, capfd
     assert tuple(capfd.readouterr()) == ("", "")
 
 
+def test_the_exception_of_a_signal_handler_passes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class LateError(Exception):
+        pass
+
+    def interrupt(*given: Any, **more: Any) -> None:
+        raise LateError
+
+    path = models.double(tmp_path / "m.onnx")
+    strings = models.save(
+        tmp_path / "s.onnx", [models.node("Identity", "x", "y")], [models.value("x", ("n",), "string")],
+        [models.value("y", ("n",), "string")],
+    )  # fmt: skip
+    bound, called = load(path), load(strings)
+    monkeypatch.setattr(ort.InferenceSession, "run_with_iobinding", interrupt)
+    monkeypatch.setattr(ort.InferenceSession, "run", interrupt)
+    for infer, x in ((bound, np.ones((3, 4), np.float32)), (called, ["a"])):
+        with pytest.raises(LateError):
+            infer(x)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(bound(np.ones((3, 4), np.float32))["y"], np.full((3, 4), 2))
+    for precision in (None, "fp32"):
+        starts = [interrupt, ort.InferenceSession]  # a second session would start
+        monkeypatch.setattr(ort, "InferenceSession", lambda *a, starts=starts, **b: starts.pop(0)(*a, **b))
+        with pytest.raises(LateError):
+            load(path, precision=precision)
+        monkeypatch.undo()
+
+
 def test_devices_that_are_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = models.double(tmp_path / "m.onnx")
     capfd.readouterr()

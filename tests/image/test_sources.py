@@ -182,6 +182,19 @@ def test_any_failure_of_a_decoder_is_an_image_error(kind: str) -> None:
     assert refused > 15
 
 
+@pytest.mark.parametrize("step", ["PIL.Image.open", "PIL.PngImagePlugin.PngImageFile.load"])
+def test_the_error_of_a_decoder_is_the_cause(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = EOFError("the end")
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(step, fail)
+    with pytest.raises(ImageError, match="cannot be decoded: EOFError: the end") as caught:
+        read_image(png())
+    assert caught.value.__cause__ is error
+
+
 # ---- streams, tensors, addresses ----
 
 

@@ -17,7 +17,7 @@ from openvino.frontend import FrontEndManager
 from ...core.backend import BackendOptions, Count
 from ...core.device import Device
 from ...core.processors import runtime_threads
-from ...errors import ConfigError, ModelFormatError, nearest, text_of
+from ...errors import ConfigError, DeviceUnavailableError, ModelFormatError, nearest, text_of
 from ...graph.files import load_proto, require_onnx
 
 if TYPE_CHECKING:
@@ -141,14 +141,29 @@ def capabilities(compiled: Any) -> list[str]:
 def offered(target: str) -> tuple[str, ...]:
     """The precisions of a device; for AUTO those of its first choice."""
     if target == "AUTO":
-        target = max(core().available_devices, key=lambda name: name.partition(".")[0] != "CPU")
-    result = (PRECISION_NAMES.get(name.lower()) for name in core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
+        target = max(core().available_devices, key=lambda name: name.partition(".")[0] != "CPU", default="CPU")
+    result = (PRECISION_NAMES.get(name.lower()) for name in _abilities(target))
     return tuple(dict.fromkeys(name for name in result if name))
 
 
 def can_export(target: str) -> bool:
     """Whether a device writes compiled models, and reads them."""
-    return "EXPORT_IMPORT" in core().get_property(target, "OPTIMIZATION_CAPABILITIES")
+    return "EXPORT_IMPORT" in _abilities(target)
+
+
+def _abilities(target: str) -> list[str]:
+    """The abilities of a device, in OpenVINO's words.
+
+    Raises:
+        DeviceUnavailableError: its plugin does not start, or is not installed.
+    """
+    try:
+        return list(core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
+    except FAILURES as error:
+        raise DeviceUnavailableError(
+            f"device {our_name(target)!r}: OpenVINO cannot use it: {reason(error)}; check its driver, and that the "
+            "plugins of OpenVINO are installed"
+        ) from None
 
 
 def has_rope(compiled: Any) -> bool:

@@ -301,6 +301,22 @@ def test_auto_says_what_it_took(net: Path, x: Any) -> None:
             assert twin.device == infer.device
 
 
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_an_openvino_without_plugins(net: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Core:
+        available_devices: tuple[str, ...] = ()
+
+        def get_property(self, target: str, name: str) -> None:
+            raise RuntimeError(f'Device with "{target}" name is not registered in the OpenVINO Runtime')
+
+    monkeypatch.setattr("infersdk.backends._openvino.runtime.core", Core)
+    words = (
+        f"device '{device}': OpenVINO cannot use it: Device with .* is not registered .*; check its driver, and that"
+    )
+    with pytest.raises(DeviceUnavailableError, match=words):
+        infersdk.load(net, backend="openvino", device=device)
+
+
 @pytest.mark.parametrize(
     ("device", "hint"),
     [("cuda:0", "tensorrt"), ("gpu:7", "driver"), ("npu:7", "driver"), ("auto:1", "auto, which picks one")],

@@ -37,6 +37,8 @@ ABOUT_A_PACKAGE = {
     "infersdk.serve.http.connection": "uvicorn",
     "infersdk.serve.grpc": "grpc",
     "infersdk._pyinstaller.hook-infersdk": "PyInstaller",
+    "infersdk._pyinstaller.hook-openvino": "PyInstaller",
+    "infersdk._pyinstaller.hook-tensorrt_rtx_libs": "PyInstaller",
 }
 
 

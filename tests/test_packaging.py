@@ -7,12 +7,15 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -205,6 +208,28 @@ def test_the_demo_frozen_by_pyinstaller(wheel: Path, tmp_path: Path) -> None:
     assert about["infersdk"] == version()
     assert about["backends"]["onnxruntime"]["works"]
     assert not about["backends"]["openvino"]["works"]
+
+
+def test_the_hooks_name_the_runtimes_and_find_their_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    from infersdk._pyinstaller import hook_folders
+
+    def found(package: str, search_patterns: Sequence[str]) -> list[str]:
+        (folder,) = importlib.util.find_spec(package).submodule_search_locations  # type: ignore[union-attr, misc]
+        return [path.name for pattern in search_patterns for path in Path(folder).rglob(pattern)]
+
+    names = {
+        "can_import_module": lambda name: name != "tensorrt_rtx", "collect_submodules": lambda *_, **__: ["infersdk"],
+        "collect_data_files": lambda _: [], "copy_metadata": lambda _: [], "collect_dynamic_libs": found,
+    }  # fmt: skip
+    for module in ("PyInstaller", "PyInstaller.utils", "PyInstaller.utils.hooks"):
+        monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
+    (folder,) = hook_folders()
+    application = runpy.run_path(f"{folder}/hook-infersdk.py")
+    assert application["hiddenimports"] == ["infersdk", "_cffi_backend", "tensorrt", "tensorrt_rtx_bindings"]
+    for package, library in (("openvino", "openvino_onnx_frontend"), ("tensorrt_rtx_libs", "tensorrt_onnxparser_rtx")):
+        if importlib.util.find_spec(package) is not None:
+            hook = runpy.run_path(f"{folder}/hook-{package}.py")
+            assert any(library in name for name in hook["binaries"])
 
 
 def version() -> str:

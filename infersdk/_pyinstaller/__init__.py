@@ -1,4 +1,4 @@
-"""For PyInstaller, which finds this by the entry point `pyinstaller40`: the hook for frozen applications."""
+"""For PyInstaller, which finds this by the entry point `pyinstaller40`: the hooks for frozen applications."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["hook_folders"]
 
 
 def hook_folders() -> list[str]:
-    """Where PyInstaller finds `hook-infersdk.py`."""
+    """Where PyInstaller finds the hooks of this folder."""
     return [str(Path(__file__).resolve().parent)]

@@ -56,7 +56,18 @@ def test_the_type_without_a_zero_point(tmp_path: Path) -> None:
     assert onnx.load_from_string(content).graph.node[0].op_type == "Clip"
 
 
+def test_what_openvino_clips_itself_stays(tmp_path: Path) -> None:
+    weights = {"s": np.float32(0.01), "z": np.int16(0)}
+    ends = [value("x", [2, 3])], [value("q", [2, 3], "int16")]
+    path = save(tmp_path / "m.onnx", [node("QuantizeLinear", "x s z", "q")], *ends, weights, opset=21)
+    assert prepared_model(path, [SaturatedQuantizers()]) is None
+    nodes = [node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "y")]
+    inputs = [value("x", [2, 3]), value("s", [])]
+    path = save(tmp_path / "s.onnx", nodes, inputs, [value("y", [2, 3])], {"z": np.int16(0)}, opset=21)
+    assert prepared_model(path, [SaturatedQuantizers()]) is None
+
+
 def test_a_scale_for_each_channel_is_refused(tmp_path: Path) -> None:
     path = graph(tmp_path / "m.onnx", np.zeros(3, np.int16), [0.01] * 3)
-    with pytest.raises(UnsupportedModelError, match="quantises to 16 bits, and its scale or its zero point is not one"):
+    with pytest.raises(UnsupportedModelError, match="16 bits with a scale or a zero point for each channel"):
         prepared_model(path, [SaturatedQuantizers()])

@@ -98,6 +98,7 @@ def _decode(
     """All frames; packets that cannot be decoded are skipped and counted."""
     converter = av.video.reformatter.VideoReformatter()
     clock = Clock(stream, fps)
+    turn: tuple[bool, bool, bool] | None = None  # it changes at key frames
     for packet in packets_of(av, stream, so_far, shown):
         try:
             decoded = packet.decode()
@@ -109,8 +110,10 @@ def _decode(
                 check_even(frame, shown)
             at = clock.time_of(frame.time)
             pixels = _pixels(converter, frame, _FORMATS[format])
-            exchanged, down, across = turn_of(frame)
-            if exchanged or down or across:
+            if turn is None or frame.key_frame:  # reading it takes a twentieth of the time of a frame
+                turn = turn_of(frame)
+            if any(turn):
+                exchanged, down, across = turn
                 if format == "nv12":
                     raise VideoError(
                         f"{shown!r} is rotated or mirrored by its metadata, and NV12 frames are not turned; use "

@@ -10,7 +10,7 @@ from ..core.files import digest_of
 from ..core.model_source import ModelSource
 from ..core.text import logger
 from ..errors import ConfigError, UnsupportedModelError
-from ..graph.files import EXTERNAL_KEY, external_files
+from ..graph.files import files_of
 from . import paddle
 from .conversion import Conversion, samples_by_name, shapes_of
 from .converting import convert
@@ -91,11 +91,9 @@ def source_files(source: ModelSource) -> Iterator[Path]:
     if kind == "tensorflow-saved-model":
         yield from sorted(path for path in source.path.parent.rglob("*") if path.is_file())
         return
-    yield source.path
+    yield from files_of(source)
     if kind == "openvino":
         yield source.path.with_suffix(".bin")
-    elif kind == "onnx" and source.mentions(EXTERNAL_KEY):
-        yield from external_files(source)
     weights = paddle.weights_file if kind.startswith("paddle") else pnnx_weights_file if kind == "pnnx" else None
     path = weights(source) if weights is not None else None
     if path is not None and path.is_file():

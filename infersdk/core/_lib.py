@@ -6,6 +6,7 @@ value.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "Handle", "access_code", "address", "check", "choice", "ffi", "lib", "library_path", "out", "returned", "text",
+    "Handle", "access_code", "address", "check", "choice", "ffi", "int32", "lib", "library_path", "out", "returned",
+    "text",
 ]  # fmt: skip
 
 _ERRORS: dict[int, type[errors.InferSDKError]] = {
@@ -85,6 +87,23 @@ def choice(what: str, value: str, table: dict[str, int]) -> int:
         return table[value]
     except (KeyError, TypeError):
         raise errors.InputError(f"{what} is {value!r}; use one of {', '.join(map(repr, table))}") from None
+
+
+def int32(name: str, value: int, least: int = -(2**31)) -> int:
+    """A whole number for the core; `name` is the parameter's.
+
+    Raises:
+        InputError: the value is no whole number, does not fit 32 bits, or is less than `least`.
+    """
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise errors.InputError(f"{name} is {value!r}; it must be a whole number") from None
+    if not -(2**31) <= value < 2**31:
+        raise errors.InputError(f"{name} is {value}; it must fit 32 bits")
+    if value < least:
+        raise errors.InputError(f"{name} is {value}; it must be {least} or more")
+    return value
 
 
 _READ, _WRITE = lib.IFS_READ, lib.IFS_WRITE  # looked up once: each run of a model asks several times

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..core._lib import Handle, check, ffi, lib, out, returned
+from ..core._lib import Handle, check, ffi, int32, lib, out, returned
 from ..core.processors import available_processors
 from ..errors import InputError
-from .detection import int32
 
 if TYPE_CHECKING:
     from ..core.stream import Stream

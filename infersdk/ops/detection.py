@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..core._lib import Handle, check, choice, ffi, lib, returned
+from ..core._lib import Handle, check, choice, ffi, int32, lib, returned
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -230,18 +230,6 @@ def _class_mask(classes: Iterable[int], num_classes: int) -> Any:
     if not any(mask):
         raise InputError("classes has no class; give one or more, or None for all")
     return ffi.new("uint8_t[]", bytes(mask))
-
-
-def int32(name: str, value: int, least: int = -(2**31)) -> int:
-    try:
-        value = operator.index(value)
-    except TypeError:
-        raise InputError(f"{name} is {value!r}; it must be a whole number") from None
-    if not -(2**31) <= value < 2**31:
-        raise InputError(f"{name} is {value}; it must fit 32 bits")
-    if value < least:
-        raise InputError(f"{name} is {value}; it must be {least} or more")
-    return value
 
 
 def fraction(name: str, value: float) -> float:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core._lib import Handle, check, ffi, lib, returned
+from ..core._lib import Handle, check, ffi, int32, lib, returned
 from ..core.tensor_spec import as_array
 from ..errors import DTypeError, InputError, ShapeError
-from .detection import DETECTION, int32
+from .detection import DETECTION
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -92,7 +92,7 @@ class ByteTracker(Handle):
         if not 0 <= max_lost <= _MAX_INT32:
             raise InputError(f"lost_track_buffer={lost_track_buffer}; use 0 or more, and at most {_MAX_INT32} frames")
         minimum_consecutive_frames = int32("minimum_consecutive_frames", minimum_consecutive_frames)
-        if not 1 <= minimum_consecutive_frames <= _MAX_INT32:
+        if minimum_consecutive_frames < 1:
             raise InputError(f"minimum_consecutive_frames={minimum_consecutive_frames}; use 1 to {_MAX_INT32}")
         if not 1e-45 <= minimum_iou_threshold <= 1:  # in float32, a smaller one is 0
             raise InputError(f"minimum_iou_threshold={minimum_iou_threshold}; use 1e-45 to 1")

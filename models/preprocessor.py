@@ -13,8 +13,8 @@ import numpy as np
 
 from ..errors import ConfigError, ImageError, UnsupportedModelError
 from ..image import DeviceImage, Geometry, HostImage, ImageSource, PixelTransform, read_image
+from ..image.batch import ImageBatch, shared_workers
 from ..ops import resample
-from ..ops.batch import ImageBatch, shared_workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,14 +12,14 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core._lib import address, check, ffi, lib, out
 from ..core.stream import Event, Stream, default_stream
 from ..core.tensor import Tensor
 from ..errors import ImageError
+from .batch import ImageBatch
 from .geometry import Geometry
 from .images import image_view
 
@@ -27,15 +27,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..core.device import Device
+    from .batch import Workers
 
 __all__ = ["Upload", "UploadPools", "bring_in"]
-
-
-class Threads(Protocol):
-    """Native threads; see `infersdk.ops.batch.Workers`."""
-
-    @property
-    def _open(self) -> Any: ...
 
 
 class _Block:
@@ -125,10 +119,9 @@ class _Pool:
         self._free: list[_Block] = []
         self._streams = weakref.WeakSet[Stream]()  # that are on this device
         self._largest = 1  # bytes of an upload so far
-        self._capacity = 0  # of the arrays below, which a copy fills
-        self._nbytes = out("size_t")
+        self._batch = ImageBatch(0)
 
-    def bring_in(self, uploads: Sequence[Upload], stream: Stream, workers: Threads | None) -> None:
+    def bring_in(self, uploads: Sequence[Upload], stream: Stream, workers: Workers | None) -> None:
         """See the function of this name. All uploads are of this pool."""
         if stream not in self._streams or any(upload._lease is None for upload in uploads):
             with self._lock:
@@ -148,36 +141,26 @@ class _Pool:
                 raise ImageError(f"the image is for {self.device}, the model on {stream.device}; copy it there")
             self._streams.add(stream)
 
-    def _copy(self, uploads: list[Upload], stream: Stream, workers: Threads | None) -> None:
+    def _copy(self, uploads: list[Upload], stream: Stream, workers: Workers | None) -> None:
         """Queues the copies of images that have none yet. Under the lock."""
-        count = len(uploads)
-        if count > self._capacity:
-            self._capacity = count
-            self._images, self._copies = (ffi.new("ifs_image[]", count) for _ in range(2))
-            self._geometries, self._unused = (ffi.new("ifs_geometry[]", count) for _ in range(2))
-        for i, upload in enumerate(uploads):
-            # NV12 goes as one gray plane. The geometry says that all rows are read.
-            view = image_view(upload.pixels)
-            self._images[i] = view._c[0]
-            self._geometries[i] = _all_of(view.size)._c[0]
-        check(lib.held_ifs_upload_nbytes(self._images, self._geometries, count, self._nbytes))
-        lease = _Lease(self._block(int(self._nbytes[0])), stream, self._free)
+        if len(uploads) > self._batch.capacity:
+            self._batch = ImageBatch(len(uploads))
+        # NV12 goes as one gray plane. The geometry says that all rows are read.
+        views = [image_view(upload.pixels) for upload in uploads]
+        self._batch.fill(views, [_all_of(view.size) for view in views])
+        block = self._block(self._batch.upload_nbytes())
+        lease = _Lease(block, stream, self._free)
         try:
-            self._queue(lease.block, count, stream, workers)
+            self._batch.upload(block.host, block.at, block.nbytes, stream, workers=workers)
+            block.copied.record(stream)
         except BaseException:
             with contextlib.suppress(Exception):  # the first error is reported
                 stream.synchronize()  # some copies may be queued, and the block is free now
             raise
         for i, upload in enumerate(uploads):
-            upload._at = address(self._copies[i].data)
+            upload._at = self._batch.device_address(i)
             upload._lease = lease
-
-    def _queue(self, block: _Block, count: int, stream: Stream, workers: Threads | None) -> None:
-        pool = ffi.NULL if workers is None else workers._open
-        memory = ffi.cast("void *", block.host), ffi.cast("void *", block.at), block.nbytes
-        images = self._images, self._geometries, count
-        check(lib.ifs_upload(pool, *images, *memory, stream._open, self._copies, self._unused))
-        block.copied.record(stream)
+        self._batch.fill((), ())  # lets go of the pixels
 
     def _block(self, nbytes: int) -> _Block:
         """A free block of this size: the smallest that fits, else the largest, which grows, else a new one.
@@ -219,7 +202,7 @@ class UploadPools:
             self._pools.clear()
 
 
-def bring_in(uploads: Iterable[Upload], stream: Stream, workers: Threads | None = None) -> None:
+def bring_in(uploads: Iterable[Upload], stream: Stream, workers: Workers | None = None) -> None:
     """Queues the copies of images that are not on the device yet, and lets `stream` wait for those of the others.
 
     The caller keeps the uploads until its work on them is done. Any number of threads may call.

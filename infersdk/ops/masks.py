@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..image import Geometry
-    from .batch import Workers
+    from ..image.batch import Workers
 
 __all__ = ["MASK", "PackedMasks", "assemble_masks", "mask_polygons"]
 

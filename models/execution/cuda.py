@@ -21,8 +21,8 @@ from ...core.memory_limit import charging
 from ...core.tensor import Tensor
 from ...errors import ClosedError, InferSDKError
 from ...image import DeviceImage, HostImage
+from ...image.batch import ImageBatch, shared_workers
 from ...image.uploads import bring_in
-from ...ops.batch import ImageBatch, shared_workers
 from ..preprocessor import geometry_of_pixels
 from .buffer import HostOutputs
 from .placement import LocationCost, PreprocessPlacement, WholeBatch
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ...image import Geometry
+    from ...image.batch import Workers
     from ...infer import Infer
-    from ...ops.batch import Workers
     from .buffer import DevicePostprocess, ModelStages, Parameters, Row
 
 __all__ = ["CudaInstance", "CudaInstances", "CudaRun"]

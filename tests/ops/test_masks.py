@@ -10,8 +10,8 @@ from simd_variants import VARIANTS, variant
 
 from infersdk import errors
 from infersdk.image import Geometry
+from infersdk.image.batch import Workers
 from infersdk.ops import DETECTION, DetectionDecoder, assemble_masks
-from infersdk.ops.batch import Workers
 from infersdk.ops.masks import MASK, PackedMasks
 
 F = np.float32

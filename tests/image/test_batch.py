@@ -13,8 +13,8 @@ from waiting import together
 
 from infersdk import Stream, Tensor, device_count, errors, pinned_empty
 from infersdk.image import Geometry, PixelTransform, image_view
+from infersdk.image.batch import ImageBatch, Workers, shared_workers
 from infersdk.ops import preprocess
-from infersdk.ops.batch import ImageBatch, Workers, shared_workers
 
 
 def images(rng: np.random.Generator, n: int) -> list[np.ndarray]:
@@ -44,7 +44,7 @@ def test_each_image_is_what_it_is_alone(rng: np.random.Generator, threads: int) 
 def test_a_fork_gives_its_copy_of_a_pool_back(end: str) -> None:
     code = f"""
 import os, sys
-from infersdk.ops.batch import Workers
+from infersdk.image.batch import Workers
 workers = Workers(4)
 if (child := os.fork()) == 0:
     {end}

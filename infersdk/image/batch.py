@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..core._lib import Handle, check, ffi, int32, lib, out, returned
+from ..core._lib import Handle, address, check, ffi, int32, lib, out, returned
 from ..core.processors import available_processors
 from ..errors import InputError
 
 if TYPE_CHECKING:
     from ..core.stream import Stream
-    from ..image import Geometry, ImageView, PixelTransform
+    from .geometry import Geometry
+    from .images import ImageView
+    from .transforms import PixelTransform
 
 __all__ = ["ImageBatch", "Workers", "shared_workers"]
 
@@ -130,6 +132,10 @@ class ImageBatch:
         images = self._images, self._geometries, len(self._keep)
         memory = ffi.cast("void *", staging), ffi.cast("void *", device), nbytes
         check(lib.ifs_upload(pool, *images, *memory, stream._open, self._on_device, self._geometries_on_device))
+
+    def device_address(self, index: int) -> int:
+        """Where `upload` has put an image on the device. Its rows are dense, unless only some of them were copied."""
+        return address(self._on_device[index].data)
 
     def use_device_images(self) -> None:
         """Says that the images are on the device already, so that no upload is needed."""

@@ -22,7 +22,7 @@ from ..core.stream import Event, Stream
 from ..core.tensor import Tensor
 from ..errors import BackendUnavailableError
 from .images import DeviceImage, DevicePixels
-from .sources import has_too_many_scans, is_http, open_image, orientation_of, read_image, upright_size
+from .sources import MAX_SEGMENTS, has_too_many_scans, is_http, open_image, orientation_of, read_image, upright_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,9 @@ def header_of(data: bytes) -> tuple[int, int] | None:
     if data[:2] != b"\xff\xd8":
         return None
     at, orientation = 2, 1
-    while at + 9 < len(data) and data[at] == _MARKER:
+    for segments in range(MAX_SEGMENTS):
+        if at + 9 >= len(data) or data[at] != _MARKER:
+            return None
         kind = data[at + 1]
         if kind == _MARKER:  # a fill byte
             at += 1
@@ -100,7 +102,7 @@ def header_of(data: bytes) -> tuple[int, int] | None:
             height, width = int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
             if data[at + 4] != _BITS or data[at + 9] not in (1, 3) or not width or not height:
                 return None
-            if _is_too_large((width, height)) or has_too_many_scans(data):
+            if _is_too_large((width, height)) or has_too_many_scans(data, at, segments):
                 return None
             return upright_size((width, height), orientation)
         at += 2 + length

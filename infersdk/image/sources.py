@@ -360,14 +360,18 @@ def _simplejpeg() -> Any:
         return None
 
 
-def has_too_many_scans(data: bytes) -> bool:
+def has_too_many_scans(data: bytes, at: int = 2, segments: int = 0) -> bool:
     """Whether a JPEG file has more than `MAX_SCANS` scans, or more than `MAX_SEGMENTS` segments.
 
     A preview in a segment does not count, nor does data behind the end of the image. Of a sequential file whose first
     scan has all components, decoders read that scan alone.
+
+    Args:
+        at: the position of a marker that no frame header or scan precedes.
+        segments: the number of segments before it.
     """
-    at, scans, components = 2, 0, b""
-    for _ in range(MAX_SEGMENTS):
+    scans, components = 0, b""
+    for _ in range(segments, MAX_SEGMENTS):
         found = _MARKER.search(data, at)
         if found is None:
             return False

@@ -110,8 +110,11 @@ def test_a_sequential_file_of_many_scans_is_refused() -> None:
             read_image(many)
 
 
-def test_a_file_of_many_segments_is_refused() -> None:
-    many = sequential(4)[:-2] + b"\xff\xfe\0\x02" * 10_000 + b"\xff\xd9"
+@pytest.mark.parametrize(("before", "behind"), [(10_000, 0), (5_000, 5_000), (0, 10_000)])
+def test_a_file_of_many_segments_is_refused(before: int, behind: int) -> None:
+    """They count before the frame header and behind it."""
+    data, segment = sequential(4), b"\xff\xfe\0\x02"
+    many = data[:2] + segment * before + data[2:-2] + segment * behind + data[-2:]
     assert header_of(many) is None
     with pytest.raises(ImageError, match="10,000 segments"):
         read_image(many)

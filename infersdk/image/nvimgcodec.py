@@ -40,7 +40,7 @@ _HINT = 'pip install "infersdk[gpu-decode]"'
 #: Sets of images that are kept for batches to come: one is filled while models read the others.
 _SPARE = 4
 
-_MARKER, _APP1, _BITS = 0xFF, 0xE1, 8
+_MARKER, _APP1, _APP14, _END, _BITS = 0xFF, 0xE1, 0xEE, b"\xff\xd9", 8
 #: Markers of frames that are coded with Huffman's code, baseline and progressive.
 _FRAMES = frozenset({0xC0, 0xC1, 0xC2})
 
@@ -82,12 +82,12 @@ def encoded_image(source: Any) -> EncodedImage | None:
 def header_of(data: bytes) -> tuple[int, int] | None:
     """(width, height) of a JPEG file, upright, from its markers alone; None for files that a device does not decode.
 
-    A device decodes files of one or three components of 8 bits, within the limits of pixels and scans. Pillow decodes
-    CMYK files and those of 12 bits, and refuses files beyond the limits.
+    A device decodes files of gray or of Y, Cb and Cr in 8 bits, within the limits of pixels and scans. Pillow decodes
+    the other ones, and refuses files beyond the limits and those that are cut off, which a device fills up with gray.
     """
     if data[:2] != b"\xff\xd8":
         return None
-    at, orientation = 2, 1
+    at, orientation, is_rgb = 2, 1, False
     for segments in range(MAX_SEGMENTS):
         if at + 9 >= len(data) or data[at] != _MARKER:
             return None
@@ -98,9 +98,14 @@ def header_of(data: bytes) -> tuple[int, int] | None:
         length = int.from_bytes(data[at + 2 : at + 4], "big")
         if kind == _APP1 and data[at + 4 : at + 10] == b"Exif\0\0":
             orientation = _orientation(data)
+        elif kind == _APP14 and data[at + 4 : at + 9] == b"Adobe":
+            is_rgb = data[at + 15 : at + 16] == b"\0"  # no transform of colours
         elif kind in _FRAMES:
             height, width = int.from_bytes(data[at + 5 : at + 7], "big"), int.from_bytes(data[at + 7 : at + 9], "big")
-            if data[at + 4] != _BITS or data[at + 9] not in (1, 3) or not width or not height:
+            components, identifiers = data[at + 9], data[at + 10 : at + 19 : 3]
+            if data[at + 4] != _BITS or components not in (1, 3) or not width or not height:
+                return None
+            if (components == 3 and (is_rgb or identifiers == b"RGB")) or data.rfind(_END, at) < 0:
                 return None
             if _is_too_large((width, height)) or has_too_many_scans(data, at, segments):
                 return None

@@ -48,6 +48,24 @@ def test_headers_that_a_device_is_not_given() -> None:
     frame = whole.index(b"\xff\xc0")
     assert header_of(whole[: frame + 4] + b"\x0c" + whole[frame + 5 :]) is None  # 12 bits
     assert header_of(whole[:2] + b"\xff" + whole[2:]) == (20, 10)  # a fill byte
+    assert header_of(whole[:-2]) is None  # cut off
+    assert header_of(encoded((20, 10), "L")[:-2]) is None
+
+
+def test_a_device_is_not_given_colours_without_a_transform() -> None:
+    """It would take red, green and blue for Y, Cb and Cr."""
+    data = encoded((20, 10), keep_rgb=True)
+    assert header_of(data) is None
+    adobe = data.index(b"\xff\xee\0\x0eAdobe")
+    assert header_of(data[:adobe] + data[adobe + 16 :]) is None, "its components are named R, G and B"
+    frame = data.index(b"\xff\xc0")
+    named = bytearray(data)
+    named[frame + 10 : frame + 19 : 3] = b"\1\2\3"
+    assert header_of(bytes(named)) is None
+    named[adobe + 15] = 1
+    assert header_of(bytes(named)) == (20, 10)
+    gray = encoded((20, 10), "L")
+    assert header_of(gray[:2] + data[adobe : adobe + 16] + gray[2:]) == (20, 10)
 
 
 def test_sources_of_encoded_images(tmp_path: Path) -> None:

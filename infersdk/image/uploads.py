@@ -168,16 +168,17 @@ class _Pool:
         Whatever is allocated has the size of the largest upload so far: page-locked memory takes milliseconds, in which
         the device stands still, and batches differ a little in size.
         """
-        free, self._largest = self._free, max(self._largest, nbytes)
+        free, size = self._free, max(self._largest, nbytes)
         fitting = [i for i, block in enumerate(free) if block.nbytes >= nbytes]
         if fitting:
             return free.pop(min(fitting, key=lambda i: free[i].nbytes))
         block = free.pop(max(range(len(free)), key=lambda i: free[i].nbytes)) if free else _Block(self.device)
         try:
-            block.reserve(self._largest)
+            block.reserve(size)
         except BaseException:
             free.append(block)
             raise
+        self._largest = size
         return block
 
 

@@ -11,9 +11,10 @@ from waiting import together
 
 from infersdk import device_count, memory_stats, pinned_empty
 from infersdk.core.device import Device
+from infersdk.core.memory_limit import MemoryBudget, charging
 from infersdk.core.stream import Stream
 from infersdk.core.tensor import Tensor
-from infersdk.errors import InputError
+from infersdk.errors import InputError, OutOfMemoryError
 from infersdk.image import Geometry, PixelTransform, SharedImage
 from infersdk.image.uploads import UploadPools, bring_in
 from infersdk.ops.device import preprocess_batch
@@ -119,3 +120,19 @@ def test_an_error_leaves_the_image_to_the_next_one() -> None:
     assert not upload.is_copied
     bring_in([upload], Stream("cuda:0"))
     np.testing.assert_array_equal(Tensor.from_dlpack(upload).numpy(), pixels)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
+def test_an_upload_that_does_not_fit_leaves_the_next_ones() -> None:
+    pools, stream = UploadPools(), Stream("cuda:0")
+    with charging(MemoryBudget("small", 1 << 20, "cuda:0")):
+        for side, fits in ((100, True), (2000, False), (200, True), (2000, False), (100, True)):
+            pixels = np.full((side, side, 3), side % 251, np.uint8)
+            kept = [SharedImage(pixels, pools).on_device(DEVICE).upload for _ in range(2)]
+            if fits:
+                bring_in(kept, stream)
+                np.testing.assert_array_equal(Tensor.from_dlpack(kept[1]).numpy(), pixels)
+            else:
+                with pytest.raises(OutOfMemoryError):
+                    bring_in(kept, stream)

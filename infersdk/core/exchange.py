@@ -16,7 +16,7 @@ from . import dlpack
 from ._lib import address, check, ffi, lib, out, returned
 from .device import CPU, Device
 from .memory import device_of
-from .stream import Stream
+from .stream import Stream, current_device
 from .tensor_spec import as_dims, dtype_code
 
 if TYPE_CHECKING:
@@ -106,10 +106,12 @@ def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
         if kind != dlpack.CUDA:
             array = np.from_dlpack(source)
         else:
-            theirs = dlpack.Borrowed(source.__dlpack__(stream=stream.handle if stream is not None else 1))
+            number = 1 if stream is None else stream.handle or 1  # DLPack's number of the legacy default stream
+            with current_device(Device("cuda", ordinal)):  # torch exports from no other one
+                theirs = dlpack.Borrowed(source.__dlpack__(stream=number))
     except InferSDKError:
         raise
-    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+    except (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
     if kind != dlpack.CUDA:
         return borrow_array(array, CPU.ordinal), array

@@ -11,7 +11,7 @@ import pytest
 import infersdk
 from infersdk import Event, Head, Stream, Tensor, device_count, device_info, memory_stats, pinned_empty
 from infersdk.core.memory import is_page_locked
-from infersdk.core.stream import CudaGraph
+from infersdk.core.stream import CudaGraph, default_stream
 from infersdk.errors import DeviceUnavailableError, OutOfMemoryError
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
@@ -147,6 +147,14 @@ class TestOnDevice:
                 seen = torch.as_tensor(_Raw(at, tensor.shape), device="cuda").max()
             ours.synchronize()
             assert seen.item() == value
+
+    def test_from_dlpack_on_the_default_stream(self, torch: Any) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            source = torch.zeros(1 << 20, dtype=torch.float32, device="cuda")
+            torch.cuda._sleep(5_000_000)
+            source.fill_(3)
+            tensor = Tensor.from_dlpack(source, stream=default_stream())
+        np.testing.assert_array_equal(tensor.numpy(), 3)
 
     def test_cupy_and_numba(self) -> None:
         cupy = pytest.importorskip("cupy")

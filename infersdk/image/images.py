@@ -6,23 +6,25 @@ An image is a uint8 ndarray of (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), or NV1
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 
 from ..core._lib import choice, ffi, lib
 from ..core.device import Device
-from ..errors import DTypeError, ImageError, InputError, ShapeError
+from ..errors import DTypeError, ImageError, InferSDKError, InputError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..core.stream import Event
+    from ..core.stream import Event, Stream
 
 __all__ = [
     "DeviceImage", "DevicePixels", "HostImage", "ImageView", "PixelFormat", "address_of", "device_image_view",
-    "format_of", "image_view",
+    "for_other_threads", "format_of", "image_view",
 ]  # fmt: skip
 
 
@@ -297,7 +299,8 @@ class DeviceImage:
     """An image on a CUDA device: an array of torch, CuPy or another library; uint8, (H, W), (H, W, 3 or 4) or NV12.
 
     Args:
-        source: the array, an `Upload`, or `DevicePixels`.
+        source: the array, an `Upload`, or `DevicePixels`. Models read an array in other threads, where its library has
+            its default stream as the current one: work on another stream must be done.
         channel_order, decoder: see `HostImage`.
         lender: is kept as long as the image, its parts and its twins.
 
@@ -400,6 +403,31 @@ class DeviceImage:
             return int(ask()[0]) == 2  # kDLCUDA
         except Exception:  # of a device that DLPack does not know, such as torch's "meta"
             return False
+
+
+def for_other_threads(source: Any) -> Any:
+    """The source, for a thread that reads it later: an array on a CUDA device becomes a tensor over its memory.
+
+    Other libraries have a current stream for each thread. Readers of the tensor wait for the work that is queued on
+    that of the calling thread. An array that cannot be borrowed is returned as it is: reading it raises the error.
+    """
+    if isinstance(source, DeviceImage) or not DeviceImage.is_one(source):
+        return source
+    from ..core.tensor import Tensor
+
+    if isinstance(source, Tensor):
+        return source
+    try:
+        return Tensor.from_dlpack(source, stream=_stream_of(os.getpid(), int(source.__dlpack_device__()[1])))
+    except InferSDKError:
+        return source
+
+
+@lru_cache(maxsize=16)
+def _stream_of(process: int, ordinal: int) -> Stream:
+    from ..core.stream import Stream
+
+    return Stream(Device("cuda", ordinal))
 
 
 def _check_crop(

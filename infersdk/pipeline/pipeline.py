@@ -18,6 +18,7 @@ from ..config import convert
 from ..core.processors import available_processors
 from ..core.text import logger
 from ..errors import ConfigError, Overloaded
+from ..image.images import for_other_threads
 from ..image.sources import check_several
 from ..infer import Infer
 from .batch_buffer import BatchBuffer, TensorRequests
@@ -250,7 +251,7 @@ class Pipeline(Generic[Result]):
         self, item: Any, parameters: Mapping[str, Any] | None, deadline: float | None, on_done: Callable[[Any], object]
     ) -> Request:
         time_limit = check_seconds("deadline", deadline)
-        return Request(self._core.withdraw, item, parameters or None, time_limit, on_done, self)
+        return Request(self._core.withdraw, for_other_threads(item), parameters or None, time_limit, on_done, self)
 
     def map(
         self, items: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any

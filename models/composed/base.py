@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...errors import ConfigError, ImageError, InputError, UnsupportedModelError
 from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
+from ...image.images import for_other_threads
 from ...image.sources import check_several
 from ...image.uploads import UploadPools
 from ...pipeline.request import RequestFuture, check_seconds, results_in_order
@@ -248,7 +249,7 @@ def whole_image(
         ImageError: it cannot be read.
     """
     if DeviceImage.is_one(source):
-        return source if isinstance(source, DeviceImage) else DeviceImage(source, channel_order)
+        return source if isinstance(source, DeviceImage) else DeviceImage(for_other_threads(source), channel_order)
     if device is None:
         return read_image(source, channel_order=channel_order)
     shared = source if isinstance(source, SharedImage) else SharedImage(source, pools)  # others may use the same copy

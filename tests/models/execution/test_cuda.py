@@ -12,7 +12,7 @@ from waiting import together
 
 from infersdk import Pipeline, device_count, errors, pinned_empty
 from infersdk.errors import ImageError
-from infersdk.models import Classifier, YOLOv5, YOLOv8
+from infersdk.models import Classifier, GroupResult, ModelGroup, Tiled, YOLOv5, YOLOv8
 from infersdk.ops import DetectionDecoder
 
 if TYPE_CHECKING:
@@ -122,6 +122,33 @@ def test_frames_that_are_on_the_device(detector: YOLOv5, frames: list[Any]) -> N
     with pytest.raises(errors.ImageError, match="float32"):
         detector(theirs[0].float())
     same(detector(theirs[0]).data, expected[0])
+
+
+def test_frames_that_another_stream_still_writes(assets: Path, detector: YOLOv5, frames: list[Any]) -> None:
+    """The current stream of torch is that of the thread that gives the frame; other threads read it."""
+    torch = pytest.importorskip("torch")
+    people = max(frames, key=lambda frame: len(detector(frame)))
+    theirs = torch.from_numpy(people).cuda()
+
+    def count(result: Any) -> int:
+        return len(result["one"] if isinstance(result, GroupResult) else result)
+
+    ways: list[Any] = [
+        detector.submit,
+        lambda frame: detector.submit_many([frame])[0],
+        ModelGroup({"one": detector}).submit,
+        Tiled(detector, tile=600).submit,
+    ]
+    for way in ways:
+        expected = count(way(people).result(60))
+        assert expected
+        for _ in range(5):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                frame = torch.zeros_like(theirs)
+                torch.cuda._sleep(50_000_000)
+                frame.copy_(theirs)
+                found = way(frame)
+            assert count(found.result(60)) == expected
 
 
 class HostDecoded(YOLOv5):

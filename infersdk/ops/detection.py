@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from ..core._lib import Handle, check, choice, ffi, int32, lib, returned
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -48,7 +49,80 @@ class DetectStats(NamedTuple):
     """Kept detections dropped by `max_det`."""
 
 
-class DetectionDecoder(Handle):
+class _Decoder(Handle):
+    """The parameters of both decoders, and the call of the native one. For the arguments see `DetectionDecoder`."""
+
+    def __init__(
+        self,
+        head: str = "yolov5",
+        num_classes: int = 80,
+        num_anchors: int = 25200,
+        extra: int = 0,
+        *,
+        conf: float = 0.25,
+        iou: float = 0.45,
+        max_det: int = 300,
+        max_candidates: int = 30000,
+        multi_label: bool = False,
+        class_agnostic: bool = False,
+        strides: Sequence[int] = (),
+        classes: Iterable[int] | None = None,
+        dtype: npt.DTypeLike = "float32",
+    ) -> None:
+        try:
+            dtype_number = _DTYPES[np.dtype(dtype)]
+        except (KeyError, TypeError):
+            raise DTypeError(f"dtype is {dtype!r}; use float32 or float16") from None
+        if len(strides) > lib.IFS_MAX_STRIDES:
+            raise InputError(f"strides has {len(strides)} numbers; use at most {lib.IFS_MAX_STRIDES}")
+        params = self._params = ffi.new("ifs_detect_params *")
+        params.head = choice("head", head, _HEADS)
+        params.dtype = dtype_number
+        params.num_classes = int32("num_classes", num_classes)
+        params.num_anchors = int32("num_anchors", num_anchors)
+        params.num_extra = int32("extra", extra, 0)
+        params.multi_label = bool(multi_label)
+        params.class_agnostic = bool(class_agnostic)
+        params.max_candidates = int32("max_candidates", max_candidates)
+        params.max_detections = int32("max_det", max_det, 1)
+        params.conf_threshold = fraction("conf", conf)
+        params.iou_threshold = fraction("iou", iou)
+        params.num_strides = len(strides)
+        for i, stride in enumerate(strides):
+            params.strides[i] = int32(f"strides[{i}]", stride)
+        # The C struct points to it; `ifs_cuda_detection_decoder_create` reads it too.
+        self._class_mask = None if classes is None else _class_mask(classes, num_classes)
+        if self._class_mask is not None:
+            params.class_mask = self._class_mask
+        self.dtype = np.dtype(dtype)
+        self._capacity = min(max_det, num_anchors * num_classes if multi_label else num_anchors)
+        self._own(self._create(), lib.ifs_detection_decoder_destroy)
+
+    @abstractmethod
+    def _create(self) -> Any:
+        """The native decoder."""
+
+    def _address(self, name: str, array: npt.NDArray[Any], *shapes: tuple[int, ...]) -> Any:
+        """The first element of an array, checked."""
+        if array.dtype != self.dtype:
+            raise DTypeError(f"{name} is {array.dtype}, but the decoder was made for {self.dtype}")
+        if array.shape not in shapes:
+            raise ShapeError(f"{name} has shape {array.shape}, but the decoder was made for {shapes[0]}")
+        try:
+            return ffi.from_buffer(array)
+        except ValueError:  # what NumPy raises for any other order
+            raise InputError(f"{name} is not in C order; pass it through np.ascontiguousarray()") from None
+
+    def _decode(
+        self, run: Callable[..., int], source: Any, geometry: Geometry
+    ) -> tuple[npt.NDArray[np.void], DetectStats]:
+        boxes, count, stats = _new(_BOXES, self._capacity), _new(_COUNT), _new(_STATS)
+        if status := run(self._c or self._open, source, geometry._c, boxes, count, stats):
+            check(status)
+        return decoded(boxes, count, stats)
+
+
+class DetectionDecoder(_Decoder):
     """Decodes one image's output of a head, runs NMS, and maps the boxes back to the image.
 
     Args:
@@ -81,36 +155,13 @@ class DetectionDecoder(Handle):
     One thread uses a decoder at a time. `close()`, or the end of a `with` block, frees the native memory.
     """
 
-    def __init__(
-        self,
-        head: str = "yolov5",
-        num_classes: int = 80,
-        num_anchors: int = 25200,
-        extra: int = 0,
-        *,
-        conf: float = 0.25,
-        iou: float = 0.45,
-        max_det: int = 300,
-        max_candidates: int = 30000,
-        multi_label: bool = False,
-        class_agnostic: bool = False,
-        strides: Sequence[int] = (),
-        classes: Iterable[int] | None = None,
-        dtype: npt.DTypeLike = "float32",
-    ) -> None:
-        self._params, self._class_mask = detect_params(
-            head, num_classes, num_anchors, extra, conf=conf, iou=iou, max_det=max_det, max_candidates=max_candidates,
-            multi_label=multi_label, class_agnostic=class_agnostic, strides=strides, classes=classes, dtype=dtype,
-        )  # fmt: skip
-        handle = returned("ifs_detection_decoder *", lib.ifs_detection_decoder_create, self._params)
-        self._own(handle, lib.ifs_detection_decoder_destroy)
-
-        self.dtype = np.dtype(dtype)
-        numbers = num_classes + extra
-        self.shape = (4 + numbers, num_anchors) if head == "yolov8" else (num_anchors, 5 + numbers)
+    def _create(self) -> Any:
+        params = self._params
+        numbers = params.num_classes + params.num_extra
+        channel_first = params.head == lib.IFS_DETECT_HEAD_YOLOV8
+        self.shape = (4 + numbers, params.num_anchors) if channel_first else (params.num_anchors, 5 + numbers)
         self._shapes = self.shape, (1, *self.shape)
-        limit = num_anchors * num_classes if multi_label else num_anchors
-        self._capacity = min(max_det, limit)
+        return returned("ifs_detection_decoder *", lib.ifs_detection_decoder_create, params)
 
     def __call__(self, output: npt.NDArray[Any] | int, geometry: Geometry) -> tuple[npt.NDArray[np.void], DetectStats]:
         """Decodes the output of one image to boxes, best first.
@@ -128,16 +179,8 @@ class DetectionDecoder(Handle):
             ClosedError, ShapeError, DTypeError, InputError.
             InUseError: another thread uses the decoder.
         """
-        handle = self._c or self._open
         if isinstance(output, np.ndarray):
-            if output.dtype != self.dtype:
-                raise DTypeError(f"the output is {output.dtype}, but the decoder was made for {self.dtype}")
-            if output.shape not in self._shapes:
-                raise ShapeError(f"the output has shape {output.shape}, but the decoder was made for {self.shape}")
-            try:
-                first = ffi.from_buffer(output)
-            except ValueError:  # what NumPy raises for any other order
-                raise InputError("the output is not in C order; pass np.ascontiguousarray(output)") from None
+            first = self._address("the output", output, *self._shapes)
         else:
             try:
                 first = ffi.cast("void *", operator.index(output))
@@ -146,64 +189,7 @@ class DetectionDecoder(Handle):
                 raise InputError(
                     f"the output is a {kind}; pass an array, or the address of its first element"
                 ) from None
-        boxes, count, stats = _results(self._capacity)
-        if status := lib.ifs_detection_decoder_run(handle, first, geometry._c, boxes, count, stats):
-            check(status)
-        return decoded(boxes, count, stats)
-
-
-def _results(capacity: int) -> tuple[Any, Any, Any]:
-    """What one call of a decoder writes: boxes, their number and the statistics."""
-    return _new(_BOXES, capacity), _new(_COUNT), _new(_STATS)
-
-
-def detect_params(
-    head: str,
-    num_classes: int,
-    num_anchors: int,
-    extra: int = 0,
-    *,
-    conf: float = 0.25,
-    iou: float = 0.45,
-    max_det: int = 300,
-    max_candidates: int = 30000,
-    multi_label: bool = False,
-    class_agnostic: bool = False,
-    strides: Sequence[int] = (),
-    classes: Iterable[int] | None = None,
-    dtype: npt.DTypeLike = "float32",
-) -> tuple[Any, Any]:
-    """The arguments of `DetectionDecoder` as an `ifs_detect_params *`, and the class mask that it points to, or None.
-
-    Raises:
-        InputError, DTypeError: A number is outside its range, or the head, the element type or a class is unknown.
-    """
-    try:
-        dtype_number = _DTYPES[np.dtype(dtype)]
-    except (KeyError, TypeError):
-        raise DTypeError(f"dtype is {dtype!r}; use float32 or float16") from None
-    if len(strides) > lib.IFS_MAX_STRIDES:
-        raise InputError(f"strides has {len(strides)} numbers; use at most {lib.IFS_MAX_STRIDES}")
-    params = ffi.new("ifs_detect_params *")
-    params.head = choice("head", head, _HEADS)
-    params.dtype = dtype_number
-    params.num_classes = int32("num_classes", num_classes)
-    params.num_anchors = int32("num_anchors", num_anchors)
-    params.num_extra = int32("extra", extra, 0)
-    params.multi_label = bool(multi_label)
-    params.class_agnostic = bool(class_agnostic)
-    params.max_candidates = int32("max_candidates", max_candidates)
-    params.max_detections = int32("max_det", max_det, 1)
-    params.conf_threshold = fraction("conf", conf)
-    params.iou_threshold = fraction("iou", iou)
-    params.num_strides = len(strides)
-    for i, stride in enumerate(strides):
-        params.strides[i] = int32(f"strides[{i}]", stride)
-    # The C struct points to it; `ifs_cuda_detection_decoder_create` reads it too.
-    mask = None if classes is None else _class_mask(classes, num_classes)
-    if mask is not None:
-        params.class_mask = mask
-    return params, mask
+        return self._decode(lib.ifs_detection_decoder_run, first, geometry)
 
 
 def decoded(boxes: Any, count: Any, stats: Any) -> tuple[npt.NDArray[np.void], DetectStats]:
@@ -256,7 +242,7 @@ class GridLevel(NamedTuple):
     """Its biases, `[channels of the map]`; None: zeros."""
 
 
-class RawHeadDecoder(Handle):
+class RawHeadDecoder(_Decoder):
     """Decodes one image's maps, as `DetectionDecoder` decodes the output that the network would make of them.
 
     Scores are compared as logits, and boxes below the threshold are not computed. Boxes, scores and statistics differ
@@ -278,6 +264,7 @@ class RawHeadDecoder(Handle):
 
     Attributes:
         shapes: The shape of each map of one image, or of the features in its place.
+        dtype: The element type of the maps.
 
     Raises:
         InputError: A parameter is out of range; the message names it.
@@ -292,22 +279,23 @@ class RawHeadDecoder(Handle):
     ) -> None:
         if head not in _RAW_HEADS:
             raise InputError(f"head {head!r} has no raw form; use one of {', '.join(_RAW_HEADS)}")
+        self._form = head, levels, bins
         rows = sum(level.width * level.height * max(len(level.anchors), 1) for level in levels)
-        self._params, self._class_mask = detect_params(head, num_classes, rows, **settings)
-        values = 5 + num_classes + int(settings.get("extra", 0))
+        super().__init__(head, num_classes, rows, **settings)
+
+    def _create(self) -> Any:
+        head, levels, bins = self._form
+        num_classes = self._params.num_classes
+        values = 5 + num_classes + self._params.num_extra
         raw, held = _raw_head(head, levels, bins, values)
         handle = returned("ifs_detection_decoder *", lib.ifs_detection_decoder_create_raw, self._params, raw)
-        self._own(handle, lib.ifs_detection_decoder_destroy)
-        del held  # the decoder has copied them
-
-        self._dtype = np.dtype(settings.get("dtype", "float32"))
+        del self._form, held  # the decoder has copied the weights
         self.shapes = tuple(
             (channels, level.height, level.width)
             for level in levels
             for channels in ([_channels(level, values)] if head == "yolov5" else [4 * len(bins), num_classes])
         )
-        limit = rows * num_classes if self._params.multi_label else rows
-        self._capacity = min(self._params.max_detections, limit)
+        return handle
 
     def __call__(
         self, maps: Sequence[npt.NDArray[Any]], geometry: Geometry
@@ -325,24 +313,10 @@ class RawHeadDecoder(Handle):
             ClosedError, ShapeError, DTypeError, InputError.
             InUseError: another thread uses the decoder.
         """
-        handle = self._c or self._open
         if len(maps) != len(self.shapes):
             raise ShapeError(f"{len(maps)} maps were given, and the decoder was made for {len(self.shapes)}")
-        held = [self._address(index, array) for index, array in enumerate(maps)]
-        boxes, count, stats = _results(self._capacity)
-        if status := lib.ifs_detection_decoder_run_raw(handle, held, geometry._c, boxes, count, stats):
-            check(status)
-        return decoded(boxes, count, stats)
-
-    def _address(self, index: int, array: npt.NDArray[Any]) -> Any:
-        if array.dtype != self._dtype:
-            raise DTypeError(f"map {index} is {array.dtype}, but the decoder was made for {self._dtype}")
-        if array.shape != self.shapes[index]:
-            raise ShapeError(f"map {index} has shape {array.shape}, but the decoder was made for {self.shapes[index]}")
-        try:
-            return ffi.from_buffer(array)
-        except ValueError:  # what NumPy raises for any other order
-            raise InputError(f"map {index} is not in C order; pass np.ascontiguousarray(map)") from None
+        held = [self._address(f"map {i}", array, self.shapes[i]) for i, array in enumerate(maps)]
+        return self._decode(lib.ifs_detection_decoder_run_raw, held, geometry)
 
 
 def _channels(level: GridLevel, values: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def test_other_files_are_refused(tmp_path: Path, outputs: list[np.ndarray[Any, A
         model(IMAGE)
 
 
-def test_all_forms_of_a_depth_map(tmp_path: Path) -> None:
+def test_all_forms_of_a_depth_map() -> None:
     values = np.array([[1, 2, 3], [4, np.nan, 5]], np.float32)
     found = DepthMap(values, "disparity").with_image(np.zeros((2, 3, 3), np.uint8))
     assert found.to_dicts() == [{"kind": "disparity", "minimum": 1.0, "maximum": 5.0, "mean": 3.0}]
@@ -86,9 +85,6 @@ def test_all_forms_of_a_depth_map(tmp_path: Path) -> None:
     assert (spec.name, spec.dtype, spec.shape) == ("depth", np.float32, (-1, -1))
     brightness = np.asarray(found.to_pil()).sum(axis=2)
     assert brightness[1, 2] > brightness[1, 0] > brightness[0, 2] > brightness[0, 0] == 0
-    found.save(tmp_path / "out.png", np.zeros((2, 3, 3), np.uint8))
-    found.save(tmp_path / "out.json")
-    assert np.array_equal(pickle.loads(pickle.dumps(found)).values, values, equal_nan=True)
     assert found.agreement(DepthMap(values * 3 + 1)).percent == pytest.approx(100), "scale and offset do not count"
     assert found.agreement(DepthMap(-values)).percent == 0
     assert "minimum 1" in found.summary()

@@ -12,6 +12,7 @@ import numpy as np
 from ..ops import DetectStats
 from .declaration import Fraction
 from .description import ModelDescription, Recognition, Shape
+from .execution import OutputRow
 from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor
 from .results import Detections
@@ -46,6 +47,13 @@ class Detector(VisionModel[Detections]):
     per_call: ClassVar[frozenset[str]] = frozenset({"conf", "max_det", "classes"})
     #: The class names of a model whose file has none.
     _usual_names: ClassVar[tuple[str, ...]] = ()
+
+    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
+        return [self._of_image(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
+
+    def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
+        """The result of an image from its outputs. A wrapper has this method, or a `postprocess()` of its own."""
+        raise NotImplementedError
 
     def _detections_of(
         self,

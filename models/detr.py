@@ -12,7 +12,6 @@ from ..ops import resize_map
 from .declaration import Fraction
 from .description import ModelDescription, Recognition, Shape
 from .detector import Detector, best_boxes, box_outputs
-from .execution import OutputRow
 from .output_checks import (
     check_centred_fractions,
     check_class_logits,
@@ -101,11 +100,7 @@ class DETR(Detector):
         pixels = pixel_options(input, PRESETS[self.preset or self.normalization], preset=self.preset)
         return Preprocessor.stretch(input, channel_order=self.channel_order, **pixels)
 
-    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        return [self._detections(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
-
-    def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
-        """Of one image."""
+    def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         logits, boxes = (outputs[name].astype(np.float32, copy=False) for name in (self._logits, self._boxes))
         queries, classes, scores = self.candidates(logits)
         order, stats = best_boxes(

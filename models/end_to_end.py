@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from .description import ModelDescription, Recognition, Shape
 from .detector import RowDetector, best_boxes
-from .execution import OutputRow
 from .output_checks import TOLERANCE, check_corners, check_floats, check_scores
 
 if TYPE_CHECKING:
@@ -59,11 +58,7 @@ class EndToEnd(RowDetector):
 
     # ---- postprocessing ----
 
-    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        return [self._detections(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
-
-    def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
-        """Of one image."""
+    def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         chosen, rows, stats = self._choose(outputs[self._output])
         result = self._detections_of(rows[:, :4], rows[:, 4], np.rint(rows[:, 5]), geometry, stats)
         result.data["row"] = chosen

@@ -135,7 +135,7 @@ class EndToEndOBB(EndToEnd):
     def count_extra(cls, model: ModelDescription) -> int | None:
         return 1
 
-    def _detections(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
+    def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         _, rows, stats = self._choose(outputs[self._output])
         found = np.zeros(len(rows), DETECTION)
         found["score"], found["class_id"] = rows[:, 4], np.rint(rows[:, 5])

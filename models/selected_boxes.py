@@ -100,22 +100,14 @@ class SelectedBoxes(Detector):
         return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        boxes, scores, classes, *counts = (outputs[name] for name in self._names)
-        if self._layout.dimensions == 2:
-            return [self._detections(boxes, scores, classes, geometry) for geometry in geometries]
-        limits = counts[0].reshape(-1).astype(int).tolist() if counts else [None] * len(geometries)
-        return [
-            self._detections(
-                boxes[row, : limits[row]], scores[row, : limits[row]], classes[row, : limits[row]], geometry
-            )
-            for row, geometry in enumerate(geometries)
-        ]
+        if self._layout.dimensions == 2:  # of one image, without an axis for it
+            return [self._of_image(outputs, geometry) for geometry in geometries]
+        return super().postprocess(outputs, geometries)
 
-    def _detections(
-        self, boxes: npt.NDArray[Any], scores: npt.NDArray[Any], classes: npt.NDArray[Any], geometry: Geometry
-    ) -> Detections:
-        """Of one image; arrays have a row for each box."""
-        boxes, numbers = boxes.astype(np.float32, copy=False), np.rint(classes)
+    def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
+        boxes, scores, classes, *counts = (outputs[name] for name in self._names)
+        limit = counts[0].reshape(-1).astype(int)[0] if counts else None
+        boxes, scores, numbers = boxes[:limit].astype(np.float32, copy=False), scores[:limit], np.rint(classes[:limit])
         chosen, stats = best_boxes(
             np.column_stack([boxes, numbers]), scores, numbers, self.conf, self._wanted(), self.max_det
         )

@@ -26,7 +26,7 @@ from .output_checks import (
 from .preprocessor import ImageInput, Preprocessor, scaled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy.typing as npt
 
@@ -96,14 +96,8 @@ class SSD(Detector):
         scale, bias = (1.0, 0.0) if input.dtype == "uint8" else (1 / 128, -127 / 128)
         return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale, bias=bias)
 
-    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
+    def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         scores, boxes = (outputs[name].astype(np.float32, copy=False) for name in (self._scores, self._boxes))
-        return [self._detections(*rows) for rows in zip(scores, boxes, geometries, strict=False)]
-
-    def _detections(
-        self, scores: npt.NDArray[np.float32], boxes: npt.NDArray[np.float32], geometry: Geometry
-    ) -> Detections:
-        """Of one image; arrays have a row for each anchor."""
         scores = scores[:, self.background :]
         above = scores > self.conf
         if (wanted := self._wanted()) is not None:

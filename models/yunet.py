@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -77,25 +77,11 @@ class YuNet(Detector):
             input, channel_order=self.channel_order, centred=False, order="bgr", fill=0, scale=1.0
         )
 
-    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        whole = {
-            kind: np.concatenate([outputs[f"{kind}_{stride}"] for stride in STRIDES], axis=1).astype(np.float32)
-            for kind in OUTPUTS
-        }
-        scores = np.sqrt(np.clip(whole["cls"], 0, 1) * np.clip(whole["obj"], 0, 1))[..., 0]
-        return [
-            self._faces(scores[row], whole["bbox"][row], whole["kps"][row], geometry)
-            for row, geometry in enumerate(geometries)
-        ]
-
-    def _faces(
-        self,
-        scores: npt.NDArray[np.float32],
-        boxes: npt.NDArray[np.float32],
-        points: npt.NDArray[np.float32],
-        geometry: Geometry,
-    ) -> Detections:
-        """Of one image; an array has a row for each cell."""
+    def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
+        classes, objects, boxes, points = (  # with a row for each cell
+            np.concatenate([outputs[f"{kind}_{stride}"] for stride in STRIDES]).astype(np.float32) for kind in OUTPUTS
+        )
+        scores = np.sqrt(np.clip(classes, 0, 1) * np.clip(objects, 0, 1))[:, 0]
         result = np.flatnonzero(scores > self.conf)
         cells, strides = (array[result] for array in _grid(self.input_size))
         box = boxes[result]

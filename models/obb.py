@@ -94,15 +94,10 @@ class YOLOv8OBB(YOLOv8):
         """The decoder keeps all candidates: upright boxes say little about the overlap of turned ones."""
         return 1.0, min(self.max_candidates or candidates, candidates)
 
-    def _detections(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        image: int,
-        boxes: npt.NDArray[Any],
-        stats: DetectStats,
-        geometry: Geometry,
+    def _of_boxes(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], stats: DetectStats, geometry: Geometry
     ) -> Detections:
-        turned = outputs[self._output][image][[0, 1, 2, 3, -1]][:, boxes["row"]].T.astype(np.float32)
+        turned = outputs[self._output][[0, 1, 2, 3, -1]][:, boxes["row"]].T.astype(np.float32)
         finite = finite_rows(turned)
         boxes, turned = boxes[finite], turned[finite]
         classes = None if self.class_agnostic else boxes["class_id"]

@@ -169,10 +169,10 @@ def decoded_spec(head: RawHead, outputs: Sequence[TensorSpec]) -> TensorSpec:
 
 
 def grid_levels(head: RawHead, maps: Sequence[npt.NDArray[Any]]) -> list[GridLevel]:
-    """The levels of a head for a `RawHeadDecoder`, by the maps of a batch."""
+    """The levels of a head for a `RawHeadDecoder`, by the maps of an image."""
     arrays, levels = dict(zip(head.names, maps, strict=True)), []
     for level in head.levels:
-        height, width = arrays[level.maps[0]].shape[2:4]
+        height, width = arrays[level.maps[0]].shape[1:3]
         weights, bias = level.convolution() or (None, None)
         levels.append(GridLevel(width, height, level.stride, level.anchors, weights, bias))
     return levels

@@ -18,7 +18,6 @@ from .declaration import Fraction
 from .description import GRIDS, ModelDescription, Recognition, Shape, boxes_per_cell, cells_of, count_cells
 from .detector import RowDetector
 from .device_variants import DeviceDecoder, DeviceVariants
-from .execution import OutputRow
 from .output_checks import (
     check_exclusive,
     check_floats,
@@ -244,29 +243,25 @@ class YOLO(RowDetector):
 
     # ---- postprocessing ----
 
-    def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
+    def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         arrays = self._head_of(outputs)
-        idle, decode = self._take_decoder(arrays)
-        results = []
+        key = tuple(array.shape for array in arrays), arrays[0].dtype
+        idle = self._idle_decoders.setdefault(key, [])
         try:
-            for i, geometry in enumerate(geometries):
-                own = [array[i] for array in arrays]
-                boxes, stats = decode(own[0] if self._raw_head is None else own, geometry)
-                results.append(self._detections(outputs, i, boxes, stats, geometry))
+            decode: Any = idle.pop()  # one thread at a time uses it
+        except IndexError:  # as many are in use as threads decode
+            decode = self._new_decoder(arrays)
+        try:
+            boxes, stats = decode(arrays[0] if self._raw_head is None else arrays, geometry)
         finally:
             idle.append(decode)
-        return results
+        return self._of_boxes(outputs, boxes, stats, geometry)
 
-    def _detections(
-        self,
-        outputs: Mapping[str, npt.NDArray[Any]],
-        image: int,
-        boxes: npt.NDArray[Any],
-        stats: DetectStats,
-        geometry: Geometry,
+    def _of_boxes(
+        self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any], stats: DetectStats, geometry: Geometry
     ) -> Detections:
-        """The result of an image of a batch from the boxes of its decoder."""
-        columns = self.columns(OutputRow(outputs, image), boxes, geometry)
+        """The result of an image from the boxes of its decoder."""
+        columns = self.columns(outputs, boxes, geometry)
         return Detections(boxes, self.class_names, geometry.source, stats, columns)
 
     # ---- the head ----
@@ -315,25 +310,14 @@ class YOLO(RowDetector):
         self._idle_decoders: dict[tuple[Any, ...], list[DetectionDecoder | RawHeadDecoder]] = {}
 
     def _head_of(self, outputs: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-        """The decoded boxes of a batch as the only array, or the maps in their place."""
+        """The decoded boxes of an image or a batch as the only array, or the maps in their place."""
         names = (self._output,) if self._raw_head is None else self._raw_head.names
         return [outputs[name] for name in names]
-
-    def _take_decoder(self, arrays: Sequence[npt.NDArray[Any]]) -> tuple[list[Any], Any]:
-        """A decoder for the head of a batch, which one thread at a time uses, and the list that it is put back into
-        afterwards. A context manager would take 2 us for each batch.
-        """
-        key = tuple(array.shape[1:] for array in arrays), arrays[0].dtype
-        idle = self._idle_decoders.setdefault(key, [])
-        try:
-            return idle, idle.pop()
-        except IndexError:  # as many are in use as threads decode
-            return idle, self._new_decoder(arrays)
 
     def _new_decoder(self, arrays: Sequence[npt.NDArray[Any]]) -> DetectionDecoder | RawHeadDecoder:
         dtype = arrays[0].dtype
         if (head := self._raw_head) is None:
-            return self.decoder(arrays[0].shape, dtype)
+            return self.decoder((1, *arrays[0].shape), dtype)
         classes, levels = head.values - self.leading, grid_levels(head, arrays)
         boxes = sum(level.width * level.height * max(len(level.anchors), 1) for level in levels)
         settings = self._decoding(boxes, classes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
+from operator import truediv
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -46,7 +47,8 @@ class Classifier(VisionModel[Classifications]):
         interpolation: how it is resized: `"bilinear"` gives the bytes of OpenCV's INTER_LINEAR, `"bicubic"` those of
             Pillow's BICUBIC, which torchvision and timm resize with. Bicubic is for images on the host.
         resize: the shorter side is brought to this before the crop; None is 256 for a crop of 224, and in proportion
-            for others.
+            for others. For an input that is not square, the image is resized to cover the input, as in timm, at a scale
+            that is larger by resize / the input's shorter side.
         crop: the network's input, a number or (width, height), for models that leave it open (224 then).
         mean, std, scale: y = (x * scale - mean) / std: a number, or one for each channel in the order of the network's
             input. A network of uint8 input takes neither these nor a preset.
@@ -98,7 +100,12 @@ class Classifier(VisionModel[Classifications]):
         def geometry(size: tuple[int, int]) -> Geometry:
             if self.framing == "stretch":
                 return Geometry.stretch(size, input.size)
-            return Geometry.resize_crop(size, resize, input.size)
+            if len(set(input.size)) == 1:
+                return Geometry.resize_crop(size, resize, input.size)
+            scale = max(map(truediv, input.size, size)) * resize / shorter
+            resized = [round(side * scale) for side in size]
+            offset = [-round((own - side) / 2) for own, side in zip(resized, input.size, strict=True)]
+            return Geometry.resize(size, input.size, resized, offset)
 
         given = {name: getattr(self, name) for name in ("preset", "mean", "std", "scale")}
         return Preprocessor(

@@ -245,6 +245,37 @@ def test_framing_and_interpolation(framing: str, interpolation: str, tmp_path: P
         assert len(model(image[..., 0])) == 3
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    ("source", "resized", "corner"),
+    [((60, 45), (36, 27), (2, 6)), ((45, 90), (36, 72), (2, 28)), ((90, 30), (54, 18), (11, 1))],
+)
+def test_a_crop_covers_an_input_that_is_not_square(
+    source: tuple[int, int],
+    resized: tuple[int, int],
+    corner: tuple[int, int],
+    interpolation: str,
+    tmp_path: Path,
+    rng: np.random.Generator,
+) -> None:
+    """As timm's ResizeKeepRatio and CenterCrop: the input is 32 x 16, and crop_pct brings 16 to 18."""
+    cv2 = pytest.importorskip("cv2")
+    from PIL import Image
+
+    image = rng.integers(0, 256, (source[1], source[0], 3), np.uint8)
+    if interpolation == "bicubic":
+        whole = np.asarray(Image.fromarray(image).resize(resized, Image.Resampling.BICUBIC))
+    else:
+        whole = cv2.resize(image, resized)
+    left, top = corner
+    canvas = whole[top : top + 16, left : left + 32]
+    path = with_metadata(mean_model(tmp_path / "m.onnx", "side"), input_size="(3, 16, 32)", crop_pct="0.8888")
+    with Classifier(path, preset="unit", interpolation=interpolation) as model:
+        (found,) = (inputs["data"][0] for inputs in model.details.network_inputs([image]))
+    expected = (canvas[..., ::-1].astype(np.float32) / np.float32(255)).transpose(2, 0, 1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_bad_settings(tmp_path: Path) -> None:
     path = mean_model(tmp_path / "m.onnx")
     for settings, words in [

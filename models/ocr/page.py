@@ -15,7 +15,16 @@ from ...ops import preprocess, topk
 from ..execution import Timings
 from .lines import TextLine
 from .network import input_array, run
-from .regions import LINE_HEIGHT, along_the_text, line_width, reading_order, sides, text_regions, upright_geometry
+from .regions import (
+    LINE_HEIGHT,
+    along_the_text,
+    corner_areas,
+    line_width,
+    reading_order,
+    sides,
+    text_regions,
+    upright_geometry,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -109,12 +118,10 @@ class PageReader:
                 probability, threshold=settings.threshold, box_threshold=settings.box_threshold, unclip=settings.unclip
             )
             # On whole pixels, so that a line that lies along the rows is not blurred where it is cut out.
-            corners = np.round(geometry.to_source(regions.reshape(-1, 2))).reshape(-1, 4, 2).astype(np.float32)
-            corners = np.clip(corners, 0, padded.size)
-            corners = corners[[min(sides(quad)) > 3 for quad in corners]]
-            corners = corners[reading_order(corners)]
-            corners[:, :, 1] -= above
-            upright = [along_the_text(quad) for quad in np.clip(corners, 0, image.size)]
+            corners = np.round(geometry.to_source(regions.reshape(-1, 2))) - (0, above)
+            corners = np.clip(corners, 0, image.size).astype(np.float32).reshape(-1, 4, 2)
+            corners = corners[[min(sides(quad)) > 3 and corner_areas(quad).min() >= 1 for quad in corners]]
+            upright = [along_the_text(quad) for quad in corners[reading_order(corners)]]
             return np.array(upright, np.float32).reshape(-1, 4, 2)
 
     def _canvas(self, size: tuple[int, int]) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from .buffer import PageBuffer, read_page
 from .lines import TextLine, TextLines
 from .network import characters_of, check_network
 from .page import PageReader
-from .regions import import_cv2
+from .regions import corner_areas, import_cv2
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -189,7 +189,8 @@ class OCR(Requests[TextLines], Declared):
             quads: (N, 4, 2): the corners of each line, from where it begins above, clockwise.
 
         Raises:
-            InputError: `quads` has another shape, or a corner is not two finite numbers.
+            InputError: `quads` has another shape, a corner is not two finite numbers, or the first corner of a line and
+                its two neighbours lie on one straight line.
         """
         source = read_image(image, channel_order=self.channel_order)
         corners = as_numbers("quads", quads, np.float32)
@@ -198,6 +199,12 @@ class OCR(Requests[TextLines], Declared):
             raise InputError(
                 f"quads of shape {corners.shape} is {reprlib.repr(corners.tolist())}; give (N, 4, 2) of finite x and y"
             )
+        for number, quad in enumerate(corners):
+            if corner_areas(quad)[0] < 1:
+                raise InputError(
+                    f"quads[{number}] is {quad.tolist()}, and the sides at its first corner span less than one pixel; "
+                    "give the corners of a rectangle around the line"
+                )
         with self._reading:
             return self._reader.read_lines(source, corners)
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "LINE_HEIGHT", "along_the_text", "import_cv2", "line_width", "reading_order", "sides", "text_regions",
-    "upright_geometry",
+    "LINE_HEIGHT", "along_the_text", "corner_areas", "import_cv2", "line_width", "reading_order", "sides",
+    "text_regions", "upright_geometry",
 ]  # fmt: skip
 
 #: Sides in pixels of the map below which a part is noise: before it grows, and after.
@@ -121,6 +121,14 @@ def sides(quad: npt.NDArray[np.float32]) -> tuple[int, int]:
     """The width and height of a rectangle, in whole pixels: the longer ones of opposite sides."""
     lengths = np.linalg.norm(quad - np.roll(quad, -1, axis=0), axis=1)
     return int(max(lengths[0], lengths[2])), int(max(lengths[1], lengths[3]))
+
+
+def corner_areas(quad: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """(4,): the area of the parallelogram that the two sides at each corner span. `upright_geometry()` needs one."""
+    after = np.roll(quad, -1, axis=0).astype(np.float64) - quad
+    before = np.roll(after, 1, axis=0)
+    areas: npt.NDArray[np.float64] = np.abs(after[:, 0] * before[:, 1] - after[:, 1] * before[:, 0])
+    return areas
 
 
 def along_the_text(quad: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

@@ -71,6 +71,13 @@ def test_frames_of_nv12_with_a_margin_read_as_bgr(small: OCR, size: tuple[int, i
     np.testing.assert_array_equal([line.polygon for line in result], [line.polygon for line in expected])
 
 
+def test_a_region_that_lies_in_the_margin_alone_is_no_line(tmp_path: Path) -> None:
+    with OCR(finder(tmp_path / "det.onnx"), reads(tmp_path / "rec.onnx"), unclip=0, text_score=0.2) as reader:
+        lines = reader(page((40, 8, 120, 28), size=(900, 40)))  # the small network takes the black margin for text
+    (box,) = [(*line.polygon.min(axis=0), *line.polygon.max(axis=0)) for line in lines]
+    np.testing.assert_allclose(box, (40, 8, 120, 28), atol=2)
+
+
 def test_an_empty_page_has_no_lines(small: OCR) -> None:
     for size in ((800, 760), (64, 64), (31, 200)):
         result = small(page(size=size))
@@ -125,6 +132,9 @@ def test_steps_of_reading_take_any_image(small: OCR, tmp_path: Path) -> None:
     for wrong in (np.zeros((4, 2)), np.full((1, 4, 2), np.nan), [[1, 2], [3]], "abc"):
         with pytest.raises(InputError, match="^quads"):
             small.read_lines(pixels, wrong)
+    for flat in ([[5, 5]] * 4, [[0, 0], [100, 0], [200, 0], [50, 0]]):
+        with pytest.raises(InputError, match=r"^quads\[1\] is .* the corners of a rectangle around the line"):
+            small.read_lines(pixels, [quads[0], flat])
 
 
 def test_what_is_less_certain_is_counted(tmp_path: Path) -> None:

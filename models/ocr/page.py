@@ -107,7 +107,7 @@ class PageReader:
         """See `OCR.regions()`."""
         with self._timed("preprocess"):
             padded, above = _with_margin(image)
-            geometry = Geometry.stretch(padded.size, self._canvas(padded.size))
+            geometry = Geometry.stretch(padded.pixel_size, self._canvas(padded.pixel_size))
             view = padded.view()
             preprocess(view, geometry, _PIXELS, out=input_array(self.detection, (1, 3, *reversed(geometry.canvas)))[0])
         with self._timed("infer"):
@@ -118,11 +118,11 @@ class PageReader:
                 probability, threshold=settings.threshold, box_threshold=settings.box_threshold, unclip=settings.unclip
             )
             # On whole pixels, so that a line that lies along the rows is not blurred where it is cut out.
-            corners = np.round(geometry.to_source(regions.reshape(-1, 2))) - (0, above)
-            corners = np.clip(corners, 0, image.size).astype(np.float32).reshape(-1, 4, 2)
+            points = np.round(geometry.to_source(regions.reshape(-1, 2))) - (0, above)
+            corners = np.clip(points, 0, image.pixel_size).astype(np.float32).reshape(-1, 4, 2)
             corners = corners[[min(sides(quad)) > 3 and corner_areas(quad).min() >= 1 for quad in corners]]
             upright = [along_the_text(quad) for quad in corners[reading_order(corners)]]
-            return np.array(upright, np.float32).reshape(-1, 4, 2)
+            return np.array(upright, np.float32).reshape(-1, 4, 2) / _reduction(image)
 
     def _canvas(self, size: tuple[int, int]) -> tuple[int, int]:
         """The size at which an image is searched, in multiples of 32."""
@@ -162,12 +162,14 @@ class PageReader:
     ) -> npt.NDArray[Any]:
         """A network's output for lines, upright and 48 pixels high, with zeros on their right."""
         with self._timed("preprocess"):
-            view = image.view()
+            view, pixels = image.view(), quads * _reduction(image)
             array = input_array(network, (len(group), 3, LINE_HEIGHT, width))
             for row, index in enumerate(group):
                 own = min(line_width(quads[index]), width)
                 array[row, :, :, own:] = 0
-                array[row, :, :, :own] = preprocess(view, upright_geometry(image.size, quads[index], own), _PIXELS)
+                array[row, :, :, :own] = preprocess(
+                    view, upright_geometry(image.pixel_size, pixels[index], own), _PIXELS
+                )
         with self._timed("infer"):
             return run(network)
 
@@ -197,9 +199,14 @@ def _groups(indices: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     return (indices[start : start + size] for start in range(0, len(indices), size))
 
 
+def _reduction(image: HostImage) -> npt.NDArray[np.float32]:
+    """The pixels by those of the whole image, along both sides: 1 unless it was decoded at a reduced size."""
+    return np.divide(image.pixel_size, image.size).astype(np.float32)
+
+
 def _with_margin(image: HostImage) -> tuple[HostImage, int]:
     """An image that is very wide, or has few rows, with black above and below; and how many rows above."""
-    width, height = image.size
+    width, height = image.pixel_size
     if height > FEWEST_ROWS and width / height <= WIDEST:
         return image, 0
     above = abs(max(int(width / WIDEST), FEWEST_ROWS) * 2 - height) // 2

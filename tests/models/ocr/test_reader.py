@@ -17,7 +17,7 @@ from PIL import Image
 
 from infersdk import load
 from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, InputError, UnsupportedModelError
-from infersdk.image import HostImage
+from infersdk.image import HostImage, read_image
 from infersdk.models import OCR
 from infersdk.models.ocr.regions import along_the_text, sides
 
@@ -69,6 +69,29 @@ def test_frames_of_nv12_with_a_margin_read_as_bgr(small: OCR, size: tuple[int, i
     expected, result = small(image), small(HostImage(planes, "nv12"))
     assert result.texts == expected.texts
     np.testing.assert_array_equal([line.polygon for line in result], [line.polygon for line in expected])
+
+
+@pytest.mark.parametrize("size", [(900, 400), (1800, 80)])
+def test_images_of_a_reduced_size_have_lines_of_the_whole(small: OCR, size: tuple[int, int], tmp_path: Path) -> None:
+    image = page((80, 16, 400, 48), size=size)
+    Image.fromarray(image).save(tmp_path / "a.jpg", quality=100)
+    reduced = read_image(tmp_path / "a.jpg", at_least=lambda size: (size[0] // 2, size[1] // 2))
+    assert reduced.pixel_size == (size[0] // 2, size[1] // 2)
+    expected, result = small(image), small(reduced)
+    assert result.size == expected.size == size
+    assert len(result) == len(expected) > 0
+    np.testing.assert_allclose(result.polygons, expected.polygons, atol=6)
+    assert small.submit(reduced).result(60).to_dicts() == result.to_dicts()
+
+
+def test_a_line_of_an_image_of_a_reduced_size_reads_by_its_columns(small: OCR, tmp_path: Path) -> None:
+    shades = np.repeat([0, 0, 64, 128, 64, 191, 255], 48).astype(np.uint8)
+    Image.fromarray(np.tile(shades, (96, 1))).save(tmp_path / "a.jpg", quality=100)
+    reduced = read_image(tmp_path / "a.jpg", at_least=lambda size: (size[0] // 2, size[1] // 2))
+    whole = np.array([[0, 0], [len(shades), 0], [len(shades), 96], [0, 96]], np.float32)
+    (line,) = small.read_lines(reduced, whole[None])
+    assert (reduced.pixel_size, line.text) == ((168, 48), "abbc ")
+    np.testing.assert_array_equal(line.polygon, whole)
 
 
 def test_a_region_that_lies_in_the_margin_alone_is_no_line(tmp_path: Path) -> None:

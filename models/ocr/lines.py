@@ -115,7 +115,8 @@ class TextLines(Rows[TextLine]):
         channel_order: str = "bgr",
         font: str | os.PathLike[str] | None = None,
     ) -> Image.Image:
-        """The image with an outline around each line and its text above, as a new PIL image.
+        """The image with an outline around each line and its text above, as a new PIL image. A text whose line is at
+        an edge is moved into the image.
 
         Args:
             image, channel_order: see `Result.draw()`, also for its errors.
@@ -134,7 +135,10 @@ class TextLines(Rows[TextLine]):
             corners = [tuple(point) for point in line.polygon.tolist()]
             pen.line([*corners, corners[0]], (220, 40, 40), width)
             x, y = line.polygon.min(axis=0).tolist()
-            pen.text((x, y), line.text, (20, 60, 200), font=own or font_for(line.text, height), anchor="lb")
+            face = own or font_for(line.text, height)
+            _, top, right, _ = pen.textbbox((0, 0), line.text, font=face, anchor="lb")
+            within = max(min(x, pil.width - right), 0), max(min(y, pil.height), -top)
+            pen.text(within, line.text, (20, 60, 200), font=face, anchor="lb")
         return pil
 
     def _tensors(self) -> Mapping[str, ResultTensor]:

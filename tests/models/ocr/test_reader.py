@@ -18,7 +18,7 @@ from PIL import Image
 from infersdk import load
 from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ImageError, InputError, UnsupportedModelError
 from infersdk.image import HostImage, read_image
-from infersdk.models import OCR
+from infersdk.models import OCR, TextLine, TextLines
 from infersdk.models.ocr.regions import along_the_text, sides
 
 pytest.importorskip("cv2")
@@ -141,6 +141,18 @@ def test_results_go_anywhere(small: OCR, tmp_path: Path) -> None:
         assert twin(image).texts == result.texts == small([image])[0].texts
     with pytest.raises(ImageError, match="no image at"):
         small("missing.png")
+
+
+@pytest.mark.parametrize("corner", [(100, 0), (780, 0), (780, 100), (0, 740)])
+def test_the_text_of_a_line_is_drawn_within_the_image(corner: tuple[int, int]) -> None:
+    inked = []
+    for left, top in (corner, (400, 400)):
+        polygon = np.array([(left, top), (left + 20, top), (left + 20, top + 20), (left, top + 20)], np.float32)
+        drawn = TextLines([TextLine("abcdefghij", 1.0, polygon)], (800, 760)).draw(page())
+        pixels = np.asarray(drawn).astype(int)
+        inked.append((pixels[..., 2] - pixels[..., 0] > 100).sum())  # the text is blue, and the outline red
+    assert inked[0] == pytest.approx(inked[1], rel=0.1)
+    assert inked[1] > 100
 
 
 def test_steps_of_reading_take_any_image(small: OCR, tmp_path: Path) -> None:

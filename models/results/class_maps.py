@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import InputError, ShapeError
+from ...errors import ConfigError, InputError, ShapeError
 from ...ops import NO_CLASS
 from ..colours import colour
 from ..names import find_classes
@@ -142,7 +143,11 @@ class ClassMap(MapResult):
     def _numbers(self, name: str | int) -> list[int]:
         highest = np.max(self.class_ids, where=self.class_ids != NO_CLASS, initial=0)  # it may be without a name
         count = max(len(self.names), int(highest) + 1) if len(self.names) else NO_CLASS
-        return list(find_classes(name, self.names, count) or ())
+        if not isinstance(name, (str, Integral)):
+            raise ConfigError(f"a class is a name or a whole number, not {name!r}; give one that the model has")
+        numbers = find_classes(name, self.names, count)
+        assert numbers is not None  # a class is given
+        return list(numbers)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The classes that are there, the largest first: `class_id`, `label`, `pixels`, and `area`, their share."""

@@ -389,6 +389,14 @@ def test_the_area_of_a_class_without_a_name() -> None:
                 method(number)
 
 
+@pytest.mark.parametrize("wrong", [None, 1.0, [0, 1], np.float32(1)])
+def test_what_is_no_class(wrong: Any) -> None:
+    found = ClassMap(np.array([[0, 1]], np.uint8), ["road", "car"])
+    for method in (found.area, found.mask):
+        with pytest.raises(ConfigError, match="a class is a name or a whole number, not "):
+            method(wrong)
+
+
 def test_numbers_of_numpy_choose_a_class() -> None:
     found = ClassMap(np.array([[0, 1], [1, 1]], np.uint8), ["road", "car"])
     for number in np.unique(found.class_ids):

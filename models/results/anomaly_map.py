@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, ShapeError
 from ..colours import heat
 from .agreement import Agreement
 from .float_map import FloatMap
 from .masks import eroded
-from .result import ResultTensor
+from .result import ResultTensor, check_pixels
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,6 +37,15 @@ class AnomalyMap(FloatMap):
     score: float = 0.0
     is_anomalous: bool | None = None
     pixels: npt.NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        FloatMap.__post_init__(self)
+        if self.pixels is not None:
+            check_pixels("pixels", self.pixels, np.bool_)
+            if self.pixels.shape != self.values.shape:
+                raise ShapeError(
+                    f"pixels have shape {self.pixels.shape}, and values {self.values.shape}; give both of one image"
+                )
 
     @property
     def mask(self) -> npt.NDArray[np.bool_]:

@@ -10,7 +10,7 @@ import pytest
 from head_models import head_model
 from onnx_models import node, save, value
 
-from infersdk.errors import InputError, UnsupportedModelError
+from infersdk.errors import InputError, ShapeError, UnsupportedModelError
 from infersdk.image import Geometry
 from infersdk.models import AnomalyDetection, AnomalyMap, load
 from infersdk.ops import resize_map
@@ -84,6 +84,21 @@ def test_other_files_are_refused(tmp_path: Path, outputs: dict[str, np.ndarray[A
     path = head_model(tmp_path / "m.onnx", list(outputs.values()), {}, names=list(outputs))
     with pytest.raises(UnsupportedModelError, match=why), load(path, type="anomaly") as model:
         model(IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [
+        (np.ones((2, 2), np.uint8), r"pixels are uint8 of shape \(2, 2\); use bool \(height, width\)"),
+        (np.ones((2, 2, 1), np.bool_), r"pixels are bool of shape \(2, 2, 1\)"),
+        (np.ones((2, 3), np.bool_), r"pixels have shape \(2, 3\), and values \(2, 2\)"),
+    ],
+)
+def test_anomalous_pixels_are_bool_of_the_size_of_the_map(pixels: np.ndarray[Any, Any], words: str) -> None:
+    with pytest.raises(ShapeError, match=words):
+        AnomalyMap(np.zeros((2, 2), np.float32), 0.5, True, pixels)
+    with pytest.raises(ShapeError, match="values are float64"):
+        AnomalyMap(np.zeros((2, 2)), 0.5)  # type: ignore[arg-type]
 
 
 def test_all_forms_of_an_anomaly_map() -> None:

@@ -32,7 +32,7 @@ OVERSHOOT = 2.0
 
 class ImageToImage(VisionModel[ImageResult]):
     """A network that gives an image: super-resolution (Real-ESRGAN, Swin2SR), style, restoration. Output [batch, 3,
-    height, width] or [batch, height, width, 3], of the input's proportions.
+    height, width] or [batch, height, width, 3], of the input's proportions. NaN becomes 0.
 
     Args:
         pixels: the numbers of pixels, in and out: `"unit"` (0 to 1), `"byte"` (0 to 255) or `"signed"` (-1 to 1).
@@ -102,7 +102,7 @@ class ImageToImage(VisionModel[ImageResult]):
         if image.dtype != np.uint8:
             scale, offset = _RANGES[self.output_pixels or self.pixels]
             unit = (image.astype(np.float32) - np.float32(offset)) * np.float32(255 / scale)
-            image = np.rint(np.clip(unit, 0, 255)).astype(np.uint8)
+            image = np.rint(np.minimum(np.fmax(unit, 0), 255)).astype(np.uint8)  # fmax() makes 0 of NaN
         return ImageResult(np.ascontiguousarray(image), (width / source[0], height / source[1]))
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -126,7 +126,8 @@ class BackgroundRemoval(PresetInput[Matte]):
 
     Args:
         scores: `"probability"`, or `"logit"`, to which sigmoid is applied (BiRefNet).
-        stretch: whether the map of each image is stretched to 0 to 1, as U2-Net's, IS-Net's and RMBG's authors do it.
+        stretch: whether the map of each image is stretched to 0 to 1 after it is resized, as IS-Net's and RMBG's
+            authors do it. U2-Net's authors do it before.
         preset: see `PresetInput`. U2-Net has `"imagenet"`, IS-Net and RMBG `"centred"`, MODNet
             `"inception"`.
 
@@ -163,7 +164,7 @@ class BackgroundRemoval(PresetInput[Matte]):
                 values = 1 / (1 + np.exp(-values))
         resized = resize_map(values, geometry)
         if self.stretch:
-            low, high = np.nanmin(resized), np.nanmax(resized)
+            low, high = Matte(resized).range
             resized = (resized - low) / (high - low) if high > low else resized - low
         return Matte(resized)
 

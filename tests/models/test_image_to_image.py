@@ -102,6 +102,27 @@ def test_a_matte_comes_back_to_the_image(tmp_path: Path, backend: str) -> None:
         assert not model(IMAGE).values.any()
 
 
+def test_nan_is_black_and_unknown(tmp_path: Path) -> None:
+    """The networks take the root of their input, from -1 to 1."""
+    image, white = IMAGE.copy(), np.full((40, 50, 3), 255, np.uint8)
+    image[:, :25] = 0
+    shape = ("batch", 3, 64, 64)
+    path = save(tmp_path / "i.onnx", [node("Sqrt", "x", "y")], [value("x", shape)], [value("y", shape)], {})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with load(path, type="image-to-image", pixels="signed", output_pixels="unit", fit="stretch") as model:
+            assert (model(white).pixels == 255).all()
+            assert not model(image).pixels[:, :30].any()
+        nodes = [node("ReduceMean", "x", "mean", axes=[1], keepdims=1), node("Sqrt", "mean", "y")]
+        path = save(tmp_path / "m.onnx", nodes, [value("x", shape)], [value("y", ("batch", 1, 64, 64))], {}, opset=13)
+        with load(path, type="matte", preset="inception", stretch=True) as model:
+            assert not model(white).values.any()
+            assert np.isnan(model(image).values[:, :20]).all()
+            unknown = model(np.zeros_like(white))
+    assert np.isnan(unknown.values).all()
+    assert not unknown.alpha.any()
+
+
 def test_all_forms_of_a_matte() -> None:
     values = np.zeros((40, 50), np.float32)
     values[:, 25:] = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,17 +16,21 @@ def category_of(category_ids: Sequence[int] | Mapping[int, int], class_id: int, 
     """The category of a class in COCO's annotations.
 
     Raises:
-        InputError: the class has none.
+        InputError: the class has none, or one that is not a whole number.
     """
     try:
         if class_id < 0 and not isinstance(category_ids, Mapping):  # a sequence counts from its end
             raise LookupError
-        return int(category_ids[class_id])
+        category = category_ids[class_id]
     except (LookupError, TypeError):
         raise InputError(
             f"category_ids has no category for class {class_id} ({class_label(names, class_id)}); give one for each "
             "class of the model, or filter the rows before"
         ) from None
+    try:
+        return operator.index(category)
+    except TypeError:
+        raise InputError(f"category_ids has {category!r} for class {class_id}; give a whole number") from None
 
 
 def import_supervision() -> Any:

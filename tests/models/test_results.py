@@ -197,6 +197,9 @@ def test_coco() -> None:
     assert json.loads(json.dumps(found.to_coco(np.int64(3), [1, 6])))[0]["image_id"] == 3
     with pytest.raises(InputError, match=r"no category for class 1 \(bus\)"):
         found.to_coco(1, {0: 1})
+    for wrong in ("1a", 1.9, None):
+        with pytest.raises(InputError, match=rf"category_ids has {wrong!r} for class 0; give a whole number"):
+            found.to_coco(1, [wrong, 6])
     nameless = Detections.of([[0, 0, 1, 1]], [0.5], [-1], names=NAMES, size=(64, 48))
     with pytest.raises(InputError, match="no category for class -1"):
         nameless.to_coco(1, [1, 6])

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -263,10 +264,11 @@ def choose_canvases(
         (width, height) of each canvas, the whole input last.
 
     Raises:
-        ConfigError: `count` is not 1 to 8.
+        ConfigError: `count` is not a whole number from 1 to 8, or `stride` not one from 1 to 2**20.
     """
-    if not 1 <= count <= 8:
-        raise ConfigError(f"count is the number of canvases from 1 to 8, not {count}")
+    for name, number, most in (("count", count, 8), ("stride", stride, 2**20)):
+        if not isinstance(number, Integral) or not 1 <= number <= most:
+            raise ConfigError(f"{name} is a whole number from 1 to {most}, not {number!r}")
     needed: Counter[Size] = Counter()
     for size in sizes:
         resized = Geometry.letterbox(size, whole).resized

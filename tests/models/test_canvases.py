@@ -85,6 +85,9 @@ def test_choosing_canvases() -> None:
     assert choose_canvases([video, (1500, 1000), (1500, 1000)], count=2) == [(640, 448), (640, 640)]
     with pytest.raises(ConfigError, match="1 to 8, not 9"):
         choose_canvases([video], count=9)
+    for wrong in ({"count": 2.5}, {"stride": 0}, {"stride": 16.5}):
+        with pytest.raises(ConfigError, match=rf"{next(iter(wrong))} is a whole number from 1 to \d+, not "):
+            choose_canvases([video], **wrong)
 
 
 def test_a_border() -> None:

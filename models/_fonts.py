@@ -27,12 +27,16 @@ _NO_CHARACTER = "\U0010fffd"  # of a private plane: fonts draw their sign for a 
 _warned: set[str] = set()
 
 
-def load_font(font: str | os.PathLike[str], size: int) -> Font:
-    """The font in a file, in pixels.
+def load_font(font: str | os.PathLike[str] | ImageFont.FreeTypeFont, size: int) -> ImageFont.FreeTypeFont:
+    """The font in a file, in pixels; a loaded font as it is.
 
     Raises:
         ConfigError: there is no such file, or it is no font.
     """
+    if isinstance(font, ImageFont.FreeTypeFont):
+        return font
+    if not isinstance(font, (str, os.PathLike)):
+        raise ConfigError(f"font is {font!r}; give a font file, or a font that ImageFont.truetype() has loaded")
     try:
         return ImageFont.truetype(os.fspath(font), size)
     except (OSError, ValueError) as error:

@@ -129,7 +129,7 @@ class _Pen:
         self._pil, self._draw = pil, ImageDraw.Draw(pil)
         unit = max(pil.size) / 640
         self._width, self._size = max(2, round(2 * unit)), max(11, round(12 * unit))
-        self._font = load_font(font, self._size) if isinstance(font, (str, os.PathLike)) else font
+        self._font = load_font(font, self._size) if font is not None else None
 
     def mask(self, mask: Any, colour: Colour) -> None:
         """Tints the pixels of a `Mask`, and draws a line along its border."""

@@ -19,7 +19,7 @@ from ..results.rows import Rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    from PIL import Image
+    from PIL import Image, ImageFont
     from typing_extensions import Self
 
     from ...image import HostImage, ImageSource
@@ -113,18 +113,20 @@ class TextLines(Rows[TextLine]):
         image: ImageSource | HostImage | None = None,
         *,
         channel_order: str = "bgr",
-        font: str | os.PathLike[str] | None = None,
+        font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None = None,
     ) -> Image.Image:
         """The image with an outline around each line and its text above, as a new PIL image. A text whose line is at
         an edge is moved into the image.
 
         Args:
             image, channel_order: see `Result.draw()`, also for its errors.
-            font: a font file, for the text; None is one of the system's that has the characters.
+            font: a font file or a loaded font, for the text; None is one of the system's that has the characters.
         """
         return self._drawn(self._pil(image, channel_order), font)
 
-    def _drawn(self, pil: Image.Image, font: str | os.PathLike[str] | None = None) -> Image.Image:
+    def _drawn(
+        self, pil: Image.Image, font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None = None
+    ) -> Image.Image:
         from PIL import ImageDraw
 
         pen = ImageDraw.Draw(pil)

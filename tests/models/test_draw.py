@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from infersdk.errors import ConfigError
-from infersdk.models import Detection, Detections, _fonts
+from infersdk.models import Detection, Detections, TextLine, TextLines, _fonts
 from infersdk.models.colours import colour
 from infersdk.models.draw import blank_image, draw_boxes
 
@@ -61,6 +61,18 @@ def test_a_font_that_is_given(tmp_path: Path) -> None:
     for wrong in (tmp_path / "broken.ttf", tmp_path / "none.ttf"):
         with pytest.raises(ConfigError, match=rf"cannot load the font .*{wrong.name}"):
             labelled("abc", font=wrong)
+    with pytest.raises(ConfigError, match="font is 3; give a font file, or a font that"):
+        labelled("abc", font=3)
+
+
+def test_a_font_that_is_given_for_lines_of_text() -> None:
+    polygon = np.array([(10, 60), (150, 60), (150, 90), (10, 90)], np.float32)
+    lines, path = TextLines([TextLine("abc", 1.0, polygon)], (320, 240)), system_font(CYRILLIC)
+    image = np.zeros((240, 320, 3), np.uint8)
+    drawn = [lines.draw(image, font=font).tobytes() for font in (path, _fonts.load_font(path, 10), None)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    with pytest.raises(ConfigError, match="font is 3; give a font file, or a font that"):
+        lines.draw(image, font=3)  # type: ignore[arg-type]
 
 
 def test_what_no_font_has_is_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from ..errors import UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError
 from ..ops import NO_CLASS, class_map, class_numbers
 from ..ops.device_masks import DeviceClassMaps
 from .description import ModelDescription, Recognition, Shape
@@ -163,6 +163,12 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
                 "a model that gives an image or maps",
             )
         return Recognition.yes("a model that gives maps of classes")
+
+    def _check(self, model: ModelDescription) -> None:
+        super()._check(model)
+        background, count = self.background, self._learned.class_count or len(self.class_names) or NO_CLASS
+        if isinstance(background, int) and not 0 <= background < count:
+            raise ConfigError(f'background={background} is no class; use 0 to {count - 1}, "auto", or None for none')
 
     def result(self, maps: Sequence[npt.NDArray[Any]]) -> ClassMap:
         background = self.background

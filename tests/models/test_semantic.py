@@ -144,6 +144,19 @@ def test_class_numbers(tmp_path: Path, axis: tuple[int, ...]) -> None:
         assert np.mean(found.class_ids == model(IMAGE).class_ids) > 0.99
 
 
+@pytest.mark.parametrize("background", [-1, 3, 500])
+def test_a_background_that_is_no_class(background: int, tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [quadrants()], NAMES3)
+    with pytest.raises(ConfigError, match=rf"background={background} is no class; use 0 to 2, "):
+        SemanticSegmentation(path, preset="unit", background=background)
+    numbers = head_model(tmp_path / "n.onnx", [quadrants().argmax(0)], {})
+    if background == 3:  # how many classes there are is not known
+        SemanticSegmentation(numbers, preset="unit", background=background).close()
+    else:
+        with pytest.raises(ConfigError, match=rf"background={background} is no class; use 0 to 254, "):
+            SemanticSegmentation(numbers, preset="unit", background=background)
+
+
 def test_class_numbers_are_checked(tmp_path: Path) -> None:
     numbers = quadrants().argmax(0)
     path = head_model(tmp_path / "m.onnx", [numbers], {})

@@ -130,9 +130,15 @@ class Result(Hints, ABC):
 
         Args:
             names: those to compute; None is all.
+
+        Raises:
+            InputError: the result has no array of a name.
         """
         tensors = self._tensors()
-        return {name: _array(tensors[name].values()) for name in (tensors if names is None else names)}
+        names = tensors.keys() if names is None else names
+        if unknown := [name for name in names if name not in tensors]:
+            raise InputError(f"{type(self).__name__} has no array {unknown[0]!r}; it has {', '.join(tensors)}")
+        return {name: _array(tensors[name].values()) for name in names}
 
     def tensor_specs(self) -> tuple[ResultTensorSpec, ...]:
         """The specifications of the arrays of `to_tensors()`, the same for all results of the model."""

@@ -139,6 +139,8 @@ def test_tensors_are_as_their_specification(result: Result) -> None:
         assert len(shape) == array.ndim
         assert all(side in (-1, real) for side, real in zip(shape, array.shape, strict=True))
         np.testing.assert_array_equal(result.to_tensors([name])[name], array)
+    with pytest.raises(InputError, match=f"{type(result).__name__} has no array 'nope'; it has {specs[0].name}"):
+        result.to_tensors([specs[0].name, "nope"])
 
 
 @pytest.mark.parametrize("result", EVERY, ids=ids)

@@ -20,16 +20,20 @@ __all__ = [
 
 
 def tensor_of(array: npt.ArrayLike, name: str | None = None) -> Any:
-    """The tensor of onnx_ir for an array or number, in the byte order of this machine.
+    """The tensor of onnx_ir for an array or number: a read-only copy in the byte order of this machine.
 
     Raises:
-        ConfigError: rows have different lengths, or ONNX does not have the element type.
+        ConfigError: rows have different lengths, elements are no numbers, or ONNX does not have their type.
     """
     import onnx_ir as ir
 
     try:
         given = np.asarray(array)
-        return ir.tensor(given if given.dtype.isnative else given.astype(given.dtype.newbyteorder()), name=name)
+        if given.dtype.kind in "OSU":
+            raise TypeError(f"its elements have the type {given.dtype}; give numbers")
+        copy = given.astype(given.dtype.newbyteorder("="), order="C")
+        copy.flags.writeable = False
+        return ir.tensor(copy, name=name)
     except (TypeError, ValueError) as error:
         what = "an array" if name is None else f"weight {name!r}"
         raise ConfigError(f"{what} is no tensor of ONNX: {error}") from None

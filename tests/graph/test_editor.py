@@ -76,9 +76,23 @@ def test_weights_are_arrays(path: Path) -> None:
         graph.weights["a"] = W
     with pytest.raises(KeyError):
         graph.weights["a"]
-    for wrong in ([[1], [1, 2]], np.ones(2, "M8[s]")):
+    for wrong in ([[1], [1, 2]], np.ones(2, "M8[s]"), [1, None], "abc", b"abc"):
         with pytest.raises(ConfigError, match="weight 'w' is no tensor of ONNX: "):
             graph.weights["w"] = wrong
+
+
+def test_weights_are_copies(path: Path) -> None:
+    graph = graphs.open(path)
+    replaced, added, inserted = W.copy(), B.copy(), np.full(4, 2, np.float32)
+    graph.weights["w"], graph.weights["new"] = replaced, added
+    graph.insert("Mul", "y", inserted)
+    before = run(graph)["y"]
+    for array in (replaced, added, inserted):
+        array[:] = 7
+    np.testing.assert_array_equal(run(graph)["y"], before)
+    np.testing.assert_array_equal(graph.weights["new"], B)
+    with pytest.raises(ValueError, match="read-only"):
+        graph.weights["new"][0] = 7
 
 
 def test_the_other_byte_order(path: Path) -> None:

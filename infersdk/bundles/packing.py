@@ -86,7 +86,7 @@ def pack(
     Args:
         model: an ONNX file, the reference form. Weights in other files become part of it.
         output: the bundle.
-        images: a folder, an image file, or a sequence of images as a call of a wrapper takes them.
+        images: a folder, an image file, or a sequence of images as a call of a wrapper takes them, without NV12 frames.
         samples: maximum number of golden samples.
         type: the wrapper, as `models.load()` takes it; None decides by the file.
         settings: of the wrapper.
@@ -122,7 +122,7 @@ def pack(
     signer = None if sign_with is None else public_key(sign_with)
     salt = os.urandom(32)
     sealer = None if encrypt is None else Sealer(read_key(encrypt), salt)
-    files = [_png(image) for image in chosen]
+    files = [_png(image, given.get("channel_order", "bgr")) for image in chosen]
     if unknown := sorted(others.keys() - (_NOISE.keys() - {"fp32"})):
         raise ConfigError(f"a further form is for fp16, bf16 or int8, not for {unknown[0]!r}; the model itself is fp32")
     for precision, one in others.items():
@@ -239,11 +239,11 @@ def _images(images: str | os.PathLike[str] | Sequence[Any]) -> list[Any]:
     return found
 
 
-def _png(source: Any) -> bytes:
+def _png(source: Any, channel_order: str) -> bytes:
     """An image as a PNG file: the pixels that the reference sees, without a decoder's differences."""
     from PIL import Image
 
-    image, buffer = read_image(source), io.BytesIO()
+    image, buffer = read_image(source, channel_order=channel_order), io.BytesIO()
     if image.format == "nv12":
         raise ImageError("a golden sample is not an NV12 frame; give frames that were read with format='bgr'")
     pixels = image.pixels.reshape(image.pixels.shape[:2]) if image.format == "gray" else image.pixels[..., :3]

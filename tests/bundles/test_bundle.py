@@ -179,6 +179,9 @@ def test_wrong_arguments(tmp_path: Path) -> None:
             pack(DETECTOR, tmp_path / "x.infer", images=images)
     with pytest.raises(ImageError, match="not an NV12 frame; give frames that were read with format='bgr'"):
         pack(DETECTOR, tmp_path / "x.infer", images=[HostImage(np.zeros((96, 64), np.uint8), "nv12")])
+    frames = [np.zeros((96, 64), np.uint8)]
+    with pytest.raises(ImageError, match="not an NV12 frame"):
+        pack(DETECTOR, tmp_path / "x.infer", images=frames, settings={"channel_order": "nv12"})
     assert not list(tmp_path.iterdir())
 
 
@@ -187,11 +190,12 @@ def test_the_pixels_of_golden_samples(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     gray, color, alpha = (rng.integers(0, 256, (64, 64, channels), np.uint8) for channels in (1, 3, 4))
     model = small_model(tmp_path / "m.onnx")
-    pack(model, tmp_path / "x.infer", images=[gray, color, alpha], settings={"preset": "unit"})
-    bundle = Bundle(tmp_path / "x.infer")
-    for number, want in enumerate((gray[..., 0], color[..., ::-1], alpha[..., 2::-1])):
-        kept = Image.open(io.BytesIO(bundle.read(f"golden/{number}.png")))
-        np.testing.assert_array_equal(np.asarray(kept), want)
+    for order, step in (({}, -1), ({"channel_order": "rgb"}, 1)):
+        pack(model, tmp_path / "x.infer", images=[gray, color, alpha], settings={"preset": "unit", **order})
+        bundle = Bundle(tmp_path / "x.infer")
+        for number, want in enumerate((gray[..., 0], color[..., ::step], alpha[..., :3][..., ::step])):
+            kept = Image.open(io.BytesIO(bundle.read(f"golden/{number}.png")))
+            np.testing.assert_array_equal(np.asarray(kept), want)
 
 
 @pytest.mark.parametrize("which", ["model", "form", "image", "names", "signer", "key"])

@@ -68,7 +68,7 @@ class ShrinkConstants(Pass):
     """Removes repetition along axes of constants: an anchor grid [1, 3, 80, 80, 2] becomes [1, 3, 1, 1, 2]."""
 
     name: ClassVar[str] = "shrink-constants"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir
@@ -107,7 +107,8 @@ def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]
         array = tensor.numpy()
         for axis in sorted(axes):
             first = array.take([0], axis=axis)
-            if array.shape[axis] > 1 and np.array_equal(np.broadcast_to(first, array.shape), array):
+            # 0.0 and -0.0 are equal, and their bytes differ.
+            if array.shape[axis] > 1 and np.broadcast_to(first, array.shape).tobytes() == array.tobytes():
                 array = first
         if array.size < tensor.size:
             result.append((value, array))

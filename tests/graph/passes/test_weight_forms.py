@@ -136,6 +136,17 @@ def test_real_models_cleaned_up(assets: Path, name: str, most: int, shape: tuple
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
+def test_the_sign_of_zeros_stays(tmp_path: Path) -> None:
+    zeros = np.zeros((1, 512), np.float32)
+    zeros[0, ::2] = -0.0
+    path = models.save(
+        tmp_path / "m.onnx", [node("Div", "x a", "y")], [value("x", ("n", 512))], [value("y", ("n", 512))], {"a": zeros}
+    )
+    graph = open_graph(path)
+    assert not graph.apply(ShrinkConstants())
+    assert np.signbit(graph.weights["a"]).tolist() == np.signbit(zeros).tolist()
+
+
 @pytest.mark.parametrize(
     ("nodes", "shape", "constant"),
     [

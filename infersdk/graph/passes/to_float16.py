@@ -79,7 +79,8 @@ class ToFloat16(Pass):
         keep_io: whether inputs and outputs of the model keep their types.
 
     Raises (`apply`):
-        ConfigError: a node in `keep_nodes` does not exist, or nodes are named for a model that is not FP32.
+        ConfigError: the model has no node or operator of a given name, names are one string, or nodes are named for
+            a model that is not FP32.
         UnsupportedModelError: weights are quantised, most layers cannot be converted, or functions of the model cannot
             be inlined.
     """
@@ -100,10 +101,13 @@ class ToFloat16(Pass):
             raise UnsupportedModelError("the model is quantised; convert the original fp32 model")
         inline_functions(model)
         NameNodes().apply(model)
-        names = [node.name or "" for node in model.graph]
-        for name in self.keep_nodes:
-            if name not in names:
-                raise ConfigError(f"the model has no node {name!r} to keep in fp32{nearest(name, names)}")
+        nodes, operators = {node.name or "" for node in model.graph}, {node.op_type for node in model.graph.all_nodes()}
+        for what, given, known in (("node", self.keep_nodes, nodes), ("operator", self.keep_ops, operators)):
+            if isinstance(given, str):
+                raise ConfigError(f"the {what}s to keep in fp32 are a tuple of names, as ({given!r},), not a string")
+            for name in given:
+                if name not in known:
+                    raise ConfigError(f"the model has no {what} {name!r} to keep in fp32{nearest(name, sorted(known))}")
         lift_constants(model)
         _Conversion(model, self).run()
         if (left := precision_of(model)) != "fp16":

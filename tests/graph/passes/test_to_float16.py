@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,19 @@ def test_it_computes_the_same(path: Path) -> None:
 def test_when_nothing_can_change_it_says_so(path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="most layers of the model stay in fp32"):
         ToFloat16(keep_ops=("MatMul",)).apply(read_model(path))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"keep_ops": ("Reul",)}, "the model has no operator 'Reul' to keep in fp32; did you mean 'Relu'?"),
+        ({"keep_ops": "Relu"}, "the operators to keep in fp32 are a tuple of names, as ('Relu',), not a string"),
+        ({"keep_nodes": "a"}, "the nodes to keep in fp32 are a tuple of names, as ('a',), not a string"),
+    ],
+)
+def test_names_that_the_model_does_not_have(path: Path, given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        ToFloat16(**given).apply(read_model(path))
 
 
 def test_a_model_that_is_not_fp32(path: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class ImageIn(Pass):
         pad: the value of the padding, 0 to 255.
 
     Raises (`apply`):
-        ConfigError: the model has no image input, or several, or numbers do not fit the channels.
+        ConfigError: the model has no image input, or several, or numbers do not fit the channels or are out of range.
         UnsupportedModelError: the input is uint8, or a resize is requested and the model has no fixed size.
     """
 
@@ -107,6 +107,8 @@ class ImageIn(Pass):
                 raise ConfigError(f"{what} has {len(given)} numbers, and the images have {channels} channels")
         if 0 in divisors or not finite:
             raise ConfigError(f"numbers must be finite, and divide and std not 0: {numbers}")
+        if not 0 <= self.pad <= 255:
+            raise ConfigError(f"pad is from 0 to 255, not {self.pad!r}")
         if self.resize not in ("none", "stretch", "letterbox"):
             raise ConfigError(f"unknown resize {self.resize!r}; use none, stretch or letterbox")
         if self.resize != "none" and None in [fixed(dim) for dim in size]:

@@ -120,6 +120,9 @@ def test_wrong_use(tmp_path: Path) -> None:
     for wrong in (ImageIn(divide=0), ImageIn(divide=float("nan")), ImageIn(std=(1.0, 0.0, 1.0))):
         with pytest.raises(ConfigError, match="numbers must be finite, and divide and std not 0"):
             model((1, 3, 4, 4)).apply(wrong)
+    for pad in (-1, 300):
+        with pytest.raises(ConfigError, match=f"pad is from 0 to 255, not {pad}"):
+            model((1, 3, 4, 4)).apply(ImageIn(resize="letterbox", pad=pad))
     with pytest.raises(ConfigError, match="unknown resize 'crop'; use none, stretch or letterbox"):
         model((1, 3, 4, 4)).apply(ImageIn(resize="crop"))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedModelError, match="has no fixed image size"):

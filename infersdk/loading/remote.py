@@ -184,7 +184,7 @@ def _continued(system: Any, name: str, part: Path, done: int, progress: Progress
     """Appends the rest of a file to its first `done` bytes. False where it has no more, or is read from the beginning
     alone, as by an HTTP server without ranges.
     """
-    with system.open(name, "rb", cache_type="readahead", block_size=4 * _PIECE) as source, open(part, "ab") as target:
+    with system.open(name, "rb", cache_type="none") as source, open(part, "ab") as target:
         size = int(getattr(source, "size", None) or 0)
         if done >= size:
             return False

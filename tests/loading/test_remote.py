@@ -182,7 +182,7 @@ def test_offline(hub: Hub, tmp_path: Path) -> None:
 def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
     for package in ("fsspec", "aiohttp"):
         pytest.importorskip(package)
-    hub.content = bytes(range(256)) * (6 << 12)
+    hub.content = bytes(range(256)) * (8 << 12)
     digest, hub.cut = hashlib.sha256(hub.content).hexdigest(), 5 << 20
     address = f"{hub.address}/plain/model.onnx#sha256={digest}"
     code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
@@ -192,6 +192,9 @@ def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
     assert 0 < size < len(hub.content)
     assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr  # the connection ends again
     assert part.stat().st_size == size
+    hub.cut = size + (3 << 19)
+    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
+    assert size < part.stat().st_size <= size + (3 << 19)  # what came before the end stays
     path = run(hub, tmp_path, code).stdout.strip()
     assert Path(path).read_bytes() == hub.content
     assert list((tmp_path / "cache" / "downloads").iterdir()) == []

@@ -118,7 +118,8 @@ def commit_of(address: Address) -> str:
 def _unavailable(address: Address, error: BaseException) -> ModelNotFoundError:
     if type(error) is FileNotFoundError:  # fsspec names the address alone, with its password
         error = error.__cause__ or ModelNotFoundError("there is no such file")
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    # A timeout of fsspec has no message of its own.
+    reason = (str(error).strip() or str(error.__cause__ or "").strip() or type(error).__name__).splitlines()[0]
     offline = ", and HF_HUB_OFFLINE forbids a download" if _offline() else ""
     return ModelNotFoundError(f"{address.shown} cannot be read{offline}: {reason}")
 
@@ -171,13 +172,26 @@ def _copy(address: Address, part: Path, progress: Progress | None) -> None:
     import fsspec
 
     try:
-        system, name = fsspec.core.url_to_fs(address.location)
+        system, name = fsspec.core.url_to_fs(address.location, **_options(address.protocol))
     except ImportError as error:  # a protocol whose package is missing
         raise BackendUnavailableError(f"{address.shown}: {error}") from None
     done = part.stat().st_size if address.sha256 is not None and part.exists() else 0
     if not done or not _continued(system, name, part, done, progress):
         hooks = {} if progress is None else {"progress": lambda size, value, **_: progress(value, size or 0)}
         system.get_file(name, str(part), callback=fsspec.callbacks.Callback(hooks=hooks))
+
+
+def _options(protocol: str) -> dict[str, Any]:
+    """The options of fsspec for a protocol: HTTP limits the time without data, not the time of the whole download."""
+    import fsspec
+
+    kind = fsspec.get_filesystem_class(protocol)
+    if protocol not in ("http", "https"):
+        return {}
+    import aiohttp
+
+    given = fsspec.config.apply_config(kind, {}).get("client_kwargs") or {}  # of the user; an argument replaces them
+    return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60), **given}}
 
 
 def _continued(system: Any, name: str, part: Path, done: int, progress: Progress | None) -> bool:

@@ -21,7 +21,8 @@ from infersdk import bundles
 from infersdk.config import read
 from infersdk.core.model_source import Address, is_address, with_digest
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError
+from infersdk.errors import ConfigError, ModelNotFoundError
+from infersdk.loading.remote import local_copy
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 DIGEST = hashlib.sha256(DETECTOR.read_bytes()).hexdigest()
@@ -306,6 +307,27 @@ def test_several_processes_download_one_file(hub: Hub, tmp_path: Path) -> None:
         ended = list(pool.map(lambda _: run(hub, tmp_path, code), range(3)))
     assert [one.stderr for one in ended] == [""] * 3
     assert {Path(one.stdout.strip()).read_bytes() for one in ended} == {hub.content}
+
+
+def test_a_slow_download(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec, aiohttp = pytest.importorskip("fsspec"), pytest.importorskip("aiohttp")
+    limits = []
+
+    async def client(**options: Any) -> Any:
+        limits.append(options["timeout"])
+        return aiohttp.ClientSession(**options)
+
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
+    address = f"{hub.address}/plain/model.onnx#sha256={DIGEST}"
+    monkeypatch.setitem(fsspec.config.conf, "http", {"get_client": client})
+    assert local_copy(address).read_bytes() == hub.content
+    assert [(limit.total, limit.sock_connect, limit.sock_read) for limit in limits] == [(None, 30, 60)]
+    monkeypatch.setitem(
+        fsspec.config.conf, "http", {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_read=0.1)}}
+    )
+    hub.delay = 0.3
+    with pytest.raises(ModelNotFoundError, match="cannot be read: Timeout on reading data from socket"):
+        local_copy(f"{hub.address}/plain/model.onnx#sha256={'0' * 64}")
 
 
 def test_another_file(hub: Hub, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ SHA-256. An entry that does not match its manifest counts as missing.
 
 Several processes may share the folder. A blob and its manifest are each replaced in one step. Each key has a lock (of
 `<key>.lock`, which ends with its process): one process makes an entry, and the others wait. Nothing waits for the disk:
-files that a crash of the system damages do not match their manifests.
+files that a crash of the system damages do not match their manifests. `<key>.part` is the beginning of a download.
 
 Engines can carry code, so a folder that other users could write to is not used. It belongs to the user of the process
 or to root, and only these can write to it. A lock file that is a symbolic link is not followed.
@@ -39,7 +39,7 @@ __all__ = ["Cache", "Manifest", "default_folder", "key_of", "read_manifest", "wr
 T = TypeVar("T", bytes, Path)
 
 DEFAULT_LIMIT = 10_000_000_000
-_FILE = re.compile(r"\.?([0-9a-f]{64})\.(?:bin|json|lock|.*tmp(?:\..*)?)")
+_FILE = re.compile(r"\.?([0-9a-f]{64})\.(?:bin|json|lock|part|.*tmp(?:\..*)?)")
 _Moment = Annotated[datetime.datetime, msgspec.Meta(tz=True)]  # one without a zone cannot be compared with others
 _log = logger("infersdk.core.cache")
 #: The bytes that this process may still write below each folder and limit before it lists the folder again.
@@ -166,6 +166,27 @@ class Cache:
     def path(self, key: str) -> Path:
         """The file of a key's blob, whether it exists or not."""
         return self.folder / f"{key}.bin"
+
+    def part(self, key: str) -> Path:
+        """The file of the first bytes of a download, for a process that holds the key. `clear()` removes it, and
+        `evict()` beyond the limit.
+        """
+        return self.folder / f"{key}.part"
+
+    @contextlib.contextmanager
+    def held(self, key: str) -> Iterator[None]:
+        """Holds a key for the block, and then removes its files.
+
+        Raises:
+            OutputError: the folder cannot be used.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._locked(key))
+            except OSError as error:
+                raise self._unusable(error) from None
+            stack.callback(self._delete, key)
+            yield
 
     # ---- reading and writing ----
 
@@ -361,12 +382,12 @@ class Cache:
             return
 
     def _keys(self) -> dict[str, tuple[int, bool]]:
-        """Each key that has files, their bytes, and whether a manifest is among them."""
+        """Each key that has files, their bytes, and whether a manifest or the beginning of a download is among them."""
         result: dict[str, tuple[int, bool]] = {}
         for key, file in self._files():
             with contextlib.suppress(OSError):
                 size, described = result.get(key, (0, False))
-                result[key] = size + file.stat().st_size, described or file.name.endswith(".json")
+                result[key] = size + file.stat().st_size, described or file.name.endswith((".json", ".part"))
         return result
 
     def _delete(self, key: str) -> None:

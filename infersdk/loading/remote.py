@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..core.cache import Cache, default_folder
+from ..core.cache import Cache, key_of
 from ..core.files import file_digest
 from ..core.model_source import Address
 from ..core.text import logger
@@ -137,35 +137,33 @@ def _by_fsspec(address: Address, progress: Progress | None) -> Path:
         raise ModelNotFoundError(f"{address.shown} is not in the cache, and HF_HUB_OFFLINE forbids a download")
     _require("fsspec", address)
     if address.sha256 is not None:
-        cache.get_or_make(address.sha256, lambda: (_content(address, progress), {}), **entry)
+        part = cache.part(address.sha256)
+        cache.get_or_make(address.sha256, lambda: (_content(address, part, progress), {}), **entry)
         return cache.path(address.sha256)
-    content = _content(address, progress)
+    key = key_of({"address": address.location})
+    with cache.held(key):
+        content = _content(address, cache.part(key), progress)
     return cache.path(cache.put(hashlib.sha256(content).hexdigest(), content, **entry).key)
 
 
-def _content(address: Address, progress: Progress | None) -> bytes:
+def _content(address: Address, part: Path, progress: Progress | None) -> bytes:
     """Downloads a file. A broken download is continued where a checksum shows that it is the same file."""
-    folder = default_folder() / "downloads"
-    part = folder / f"{address.sha256 or 'file'}.{os.getpid() if address.sha256 is None else 'part'}"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise OutputError(f"{str(folder)!r} cannot be made: {error.strerror or error}") from None
-    with contextlib.ExitStack() as stack:
-        if address.sha256 is None:
-            stack.callback(part.unlink, missing_ok=True)
-        try:
-            _copy(address, part, progress)
-        except InferSDKError:
-            raise
-        except Exception as error:  # each protocol has exceptions of its own
-            if isinstance(error, OSError) and error.errno in _NO_SPACE:
-                raise OutputError(f"{str(folder)!r} cannot hold {address.shown}: {error.strerror}") from None
-            raise _unavailable(address, error) from None
-        stack.callback(part.unlink, missing_ok=True)  # complete: another download begins at the start
+        _copy(address, part, progress)
+    except InferSDKError:
+        raise
+    except Exception as error:  # each protocol has exceptions of its own
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise OutputError(f"{str(part.parent)!r} cannot hold {address.shown}: {error.strerror}") from None
+        raise _unavailable(address, error) from None
+    try:
         _check_digest(address, part)
         _log.info("%s was downloaded", address.shown)
         return part.read_bytes()
+    finally:
+        part.unlink(missing_ok=True)  # complete: another download begins at the start
 
 
 def _copy(address: Address, part: Path, progress: Progress | None) -> None:

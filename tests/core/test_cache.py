@@ -173,6 +173,22 @@ def test_what_a_dead_process_left_goes_with_the_next_entry(cache: Cache) -> None
     assert {name.partition(".")[0] for name in left(cache.folder)} == {KEYS[3]}
 
 
+def test_the_beginning_of_a_download_stays_within_the_limit(cache: Cache) -> None:
+    cache.put(KEYS[0], bytes(1000), **ABOUT)
+    cache.part(KEYS[1]).write_bytes(bytes(1000))
+    with cache.held(KEYS[2]):
+        cache.part(KEYS[2]).write_bytes(bytes(1000))
+        cache.evict()
+        assert cache.part(KEYS[1]).exists()
+        small = Cache(cache.folder, limit=1500)
+        small.evict(keep=KEYS[0])
+        assert not cache.part(KEYS[1]).exists()
+        cache.part(KEYS[1]).write_bytes(bytes(1000))
+        cache.clear()
+        assert {name for name in names(cache.folder) if name.endswith(".part")} == {f"{KEYS[2]}.part"}
+    assert left(cache.folder) == set()
+
+
 def test_least_recently_used_go_first(tmp_path: Path) -> None:
     cache = Cache(tmp_path, limit=0)
     for key in KEYS[:4]:

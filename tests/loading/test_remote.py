@@ -147,6 +147,11 @@ print(json.dumps(found))
     return found
 
 
+def parts(folder: Path) -> list[Path]:
+    """The beginnings of downloads in the cache of `run()`."""
+    return list((folder / "cache").glob("*.part"))
+
+
 LOAD = "with models.load({address!r}) as model: print(len(model({image!r})))"
 
 
@@ -188,7 +193,7 @@ def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
     address = f"{hub.address}/plain/model.onnx#sha256={digest}"
     code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
     assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
-    (part,) = (tmp_path / "cache" / "downloads").iterdir()
+    (part,) = parts(tmp_path)
     hub.cut = size = part.stat().st_size
     assert 0 < size < len(hub.content)
     assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr  # the connection ends again
@@ -198,7 +203,7 @@ def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
     assert size < part.stat().st_size <= size + (3 << 19)  # what came before the end stays
     path = run(hub, tmp_path, code).stdout.strip()
     assert Path(path).read_bytes() == hub.content
-    assert list((tmp_path / "cache" / "downloads").iterdir()) == []
+    assert parts(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of the size of files")
@@ -210,8 +215,9 @@ def test_a_full_disk(hub: Hub, tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))"
     code = f"{limit}\nfrom infersdk.loading.remote import local_copy; local_copy({address!r})"
     last = run(hub, tmp_path, code).stderr.splitlines()[-1]
-    assert last.startswith(f"infersdk.errors.OutputError: {str(tmp_path / 'cache' / 'downloads')!r} cannot hold"), last
+    assert last.startswith(f"infersdk.errors.OutputError: {str(tmp_path / 'cache')!r} cannot hold"), last
     assert "File too large" in last
+    assert parts(tmp_path) == []
 
 
 @pytest.mark.parametrize("ranges", [False, None], ids=["ignored", "refused"])
@@ -224,26 +230,36 @@ def test_a_server_without_ranges(hub: Hub, tmp_path: Path, ranges: bool | None) 
     address = f"{hub.address}/plain/model.onnx#sha256={digest}"
     code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
     assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
-    assert list((tmp_path / "cache" / "downloads").iterdir())
+    assert parts(tmp_path)
     done = run(hub, tmp_path, code)
     assert Path(done.stdout.strip()).read_bytes() == hub.content, done.stderr
 
 
 def test_a_broken_download_without_a_checksum(hub: Hub, tmp_path: Path) -> None:
-    """The next one, of any file, begins at the start: the numbers of processes repeat, as in containers."""
+    """The next one begins at the start."""
     for package in ("fsspec", "aiohttp"):
         pytest.importorskip(package)
     hub.content, hub.cut = bytes(6 << 20), 5 << 20
     fetch = f"cli.main(['fetch', '{hub.address}/plain/model.onnx'])"
-    folder = tmp_path / "cache" / "downloads"
-    code = f"import os; os.getpid = lambda: 7\n{fetch}\nprint(os.listdir({str(folder)!r}))"
-    broken = run(hub, tmp_path, code)
-    assert "cannot be read" in broken.stderr
-    assert broken.stdout == "[]\n"
-    (folder / "file.7").write_bytes(bytes(5 << 20))  # as of a process that was killed
+    folder = tmp_path / "cache"
+    assert "cannot be read" in run(hub, tmp_path, fetch).stderr
+    assert not any(folder.iterdir())
+    killed = f"""
+import os
+from fsspec.implementations.http import HTTPFileSystem
+def get_file(self, name, path, **options):
+    with open(path, "wb") as file:
+        file.write(bytes(5 << 20))
+    os._exit(9)
+HTTPFileSystem.get_file = get_file
+{fetch}
+"""
+    assert run(hub, tmp_path, killed).returncode == 9
+    assert [part.stat().st_size for part in parts(tmp_path)] == [5 << 20]
     hub.content = b"\1" * (6 << 20)
-    fetched = run(hub, tmp_path, code)
+    fetched = run(hub, tmp_path, fetch)
     assert hashlib.sha256(hub.content).hexdigest() in fetched.stdout, fetched.stdout + fetched.stderr
+    assert parts(tmp_path) == []
 
 
 def test_a_branch_with_a_new_commit(hub: Hub, tmp_path: Path) -> None:

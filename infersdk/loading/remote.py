@@ -181,14 +181,13 @@ def _copy(address: Address, part: Path, progress: Progress | None) -> None:
 
 def _options(protocol: str) -> dict[str, Any]:
     """The options of fsspec for a protocol: HTTP limits the time without data, not the time of the whole download."""
-    import fsspec
-
-    kind = fsspec.get_filesystem_class(protocol)
     if protocol not in ("http", "https"):
         return {}
     import aiohttp
+    import fsspec
 
-    given = fsspec.config.apply_config(kind, {}).get("client_kwargs") or {}  # of the user; an argument replaces them
+    configured = fsspec.config.apply_config(fsspec.get_filesystem_class(protocol), {})
+    given = configured.get("client_kwargs") or {}  # of the user; an argument replaces them
     return {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60), **given}}
 
 

@@ -196,12 +196,8 @@ def test_a_compiled_model_with_rope_is_made_each_time(tmp_path: Path, caplog: py
     path, rng = tmp_path / "net.onnx", np.random.default_rng(0)
     x, cos, sin = (rng.random(shape, np.float32) for shape in ((2, 4, 3, 8), (2, 3, 4), (2, 3, 4)))
     feeds = {"x": x, "cos": cos, "sin": sin}
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("RotaryEmbedding", list(feeds), ["y"])], "net",
-        [onnx.helper.make_tensor_value_info(name, 1, array.shape) for name, array in feeds.items()],
-        [onnx.helper.make_tensor_value_info("y", 1, x.shape)],
-    )  # fmt: skip
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)]), path)
+    inputs, outputs = [models.value(name, array.shape) for name, array in feeds.items()], [models.value("y", x.shape)]
+    models.save(path, [models.node("RotaryEmbedding", "x cos sin", "y")], inputs, outputs, opset=23)
     left, right, cos, sin = x[..., :4], x[..., 4:], cos[:, None], sin[:, None]
     want = np.concatenate([left * cos - right * sin, left * sin + right * cos], -1)
     for _ in range(2):
@@ -533,7 +529,7 @@ def test_bfloat16_is_called_and_never_bound(tmp_path: Path) -> None:
 def test_operator_that_openvino_does_not_know(tmp_path: Path) -> None:
     node = models.node("Frobnicate", "x", "y", domain="com.example")
     ends = [models.value("x", (2,))], [models.value("y", (2,))]
-    models.save(tmp_path / "m.onnx", [node], *ends, domains=["com.example"])
+    models.save(tmp_path / "m.onnx", [node], *ends, domains={"com.example": 1})
     with pytest.raises(UnsupportedModelError, match=r"m\.onnx.*com\.example\.Frobnicate"):
         load(tmp_path / "m.onnx")
 

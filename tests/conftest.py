@@ -131,6 +131,16 @@ def levels_of_loggers() -> Iterator[None]:
 
 
 @pytest.fixture
+def net(tmp_path: Path) -> Path:
+    """The file net.onnx with the network of that name of the contract of backends."""
+    from infersdk.testing import contract_model
+
+    path = tmp_path / "net.onnx"
+    path.write_bytes(contract_model("net"))
+    return path
+
+
+@pytest.fixture
 def rng() -> np.random.Generator:
     """A random generator whose seed a failing test shows (INFERSDK_SEED repeats it)."""
     seed = int(os.environ.get("INFERSDK_SEED", np.random.SeedSequence().entropy % 2**32))  # type: ignore[operator]

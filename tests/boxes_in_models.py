@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from custom_operators import save_model
 
 from infersdk.image import Geometry
 from infersdk.ops import DetectionDecoder
@@ -48,16 +47,14 @@ def check_rows(got: tuple[Any, Any, Any], want: list[Any]) -> None:
 
 def detector(path: Path, head: str = "yolov5", classes: int = 4, anchors: int = 300) -> Path:
     """A 'detector': its input, cut and reshaped to a head's output."""
-    from onnx import helper, numpy_helper
+    from onnx_models import node, save, value
 
     values = classes + (4 if head == "yolov8" else 5)
     sides = [values, anchors] if head == "yolov8" else [anchors, values]
-    nodes = [helper.make_node("Relu", ["images"], ["a"]), helper.make_node("Reshape", ["a", "to"], ["output0"])]
-    weights = [numpy_helper.from_array(np.array([-1, *sides]), "to")]
-    return save_model(
+    return save(
         path,
-        nodes,
-        {"images": ("float32", ["batch", 1, values, anchors])},
-        {"output0": ("float32", ["batch", *sides])},
-        initializer=weights,
+        [node("Relu", "images", "a"), node("Reshape", "a to", "output0")],
+        [value("images", ["batch", 1, values, anchors])],
+        [value("output0", ["batch", *sides])],
+        {"to": np.array([-1, *sides])},
     )

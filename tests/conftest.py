@@ -49,17 +49,11 @@ def _workers() -> int:
     return int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 
 
-def assets_folder() -> Path | None:
-    """The folder of test data, or None where there is none."""
-    folder = Path(os.environ.get("INFERSDK_ASSETS", ROOT.parent / "shared" / "assets"))
-    return folder if folder.is_dir() else None
-
-
 @pytest.fixture(scope="session")
 def assets() -> Path:
     """The folder of test data; the test skips where there is none."""
-    folder = assets_folder()
-    if folder is None:
+    folder = Path(os.environ.get("INFERSDK_ASSETS", ROOT.parent / "shared" / "assets"))
+    if not folder.is_dir():
         pytest.skip("no test data: set INFERSDK_ASSETS to its folder")
     return folder
 
@@ -128,6 +122,16 @@ def levels_of_loggers() -> Iterator[None]:
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    """The file net.onnx with the network of that name of the contract of backends."""
+    from infersdk.testing import contract_model
+
+    path = tmp_path / "net.onnx"
+    path.write_bytes(contract_model("net"))
+    return path
 
 
 @pytest.fixture

@@ -107,22 +107,13 @@ def node(op: type[CustomOp], inputs: list[str], outputs: list[str], name: str = 
 
 
 def save_model(
-    path: Path, nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], *, version: int = 1, **extra: Any
+    path: Path, nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], weights: Any = None, version: int = 1
 ) -> Path:
     """Writes a model of these nodes; inputs and outputs are (element type, shape) by name."""
-    import onnx
-    from onnx import helper
+    from onnx_models import save, value
 
-    def infos(tensors: dict[str, Any]) -> list[Any]:
-        return [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
-            for name, (dtype, shape) in tensors.items()
-        ]
-
-    graph = helper.make_graph(nodes, "model", infos(inputs), infos(outputs), **extra)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, version)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
-    return path
+    ends = [[value(name, shape, dtype) for name, (dtype, shape) in tensors.items()] for tensors in (inputs, outputs)]
+    return save(path, nodes, *ends, weights, domains={DOMAIN: version})
 
 
 def swish_model(path: Path, op: type[CustomOp] = HSwish, dtype: str = "float32", **attributes: Any) -> Path:

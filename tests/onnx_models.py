@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,16 @@ def save(
     opset: int = 17,
     ir_version: int = 8,
     metadata: dict[str, str] | None = None,
-    domains: Sequence[str] = (),
+    domains: Mapping[str, int] | None = None,
 ) -> Path:
     """Writes a model of these parts; returns the path.
 
     Args:
-        domains: of operators that are not ONNX's.
+        domains: the version of each domain of operators that are not ONNX's.
     """
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     graph = onnx.helper.make_graph(nodes, path.stem, inputs, outputs, constants)
-    opsets = [onnx.helper.make_opsetid("", opset), *(onnx.helper.make_opsetid(domain, 1) for domain in domains)]
+    opsets = [onnx.helper.make_opsetid(*one) for one in {"": opset, **(domains or {})}.items()]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="tests")
     onnx.helper.set_model_props(model, metadata or {})
     path.write_bytes(model.SerializeToString())

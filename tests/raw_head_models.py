@@ -24,7 +24,7 @@ class _Graph:
 
     def __init__(self, dtype: Any) -> None:
         self.nodes: list[Any] = []
-        self.weights: list[Any] = []
+        self.weights: dict[str, Any] = {}
         self.dtype = dtype
 
     def __call__(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
@@ -37,12 +37,27 @@ class _Graph:
         return made[0] if outputs == 1 else made
 
     def weight(self, array: Any) -> str:
-        from onnx import numpy_helper
+        values, name = np.asarray(array), f"w{len(self.weights)}"
+        self.weights[name] = values.astype(self.dtype if values.dtype.kind == "f" else np.int64)
+        return name
 
-        values = np.asarray(array)
-        values = values.astype(self.dtype) if values.dtype.kind == "f" else values.astype(np.int64)
-        self.weights.append(numpy_helper.from_array(values, f"w{len(self.weights)}"))
-        return f"w{len(self.weights) - 1}"
+    def save(
+        self, path: Path, size: tuple[int, int], batch: int | str, output: list[int], classes: int, *further: str
+    ) -> Path:
+        """Writes a detector whose output is the result of the last node.
+
+        Args:
+            output: the shape of an image's output.
+            further: names of values that are outputs, too.
+        """
+        from onnx_models import save, value
+
+        self.nodes[-1].output[0] = "output0"
+        kind = np.dtype(self.dtype).name
+        outputs = [value("output0", [batch, *output], kind), *(value(name, None, kind) for name in further)]
+        metadata = {"names": str({i: f"c{i}" for i in range(classes)}), "stride": "32"}
+        images = value("images", [batch, 3, size[1], size[0]], kind)
+        return save(path, self.nodes, [images], outputs, self.weights, opset=13, metadata=metadata)
 
 
 def split_form(g: _Graph, s: str, grid: Any, stride: float, anchors: Any) -> str:
@@ -107,9 +122,6 @@ def yolov5_model(
             features.
         scale: factor of the weights that give the logits.
     """
-    import onnx
-    from onnx import TensorProto, helper
-
     rng, values, g = np.random.default_rng(seed), 5 + classes, _Graph(dtype)
     write = FORMS[form] if isinstance(form, str) else form
     flats, maps = [], []
@@ -137,18 +149,8 @@ def yolov5_model(
         sizes = anchors_of(np.broadcast_to(np.array(anchors, F)[None, :, None, None], (1, count, height, width, 2)))
         flats.append(g("Reshape", write(g, s, grid, stride, sizes), last))
     g("Concat", *flats, axis=1)
-    g.nodes[-1].output[0] = "output0"
-    kind = TensorProto.FLOAT16 if dtype == np.float16 else TensorProto.FLOAT
     rows = sum(3 * (size[0] // stride) * (size[1] // stride) for stride in STRIDES)
-    outputs = [helper.make_tensor_value_info("output0", kind, [batch, rows, values])]
-    if further_output:
-        outputs.append(helper.make_tensor_value_info(maps[0], kind, None))
-    images = helper.make_tensor_value_info("images", kind, [batch, 3, size[1], size[0]])
-    graph = helper.make_graph(g.nodes, "head", [images], outputs, g.weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    helper.set_model_props(model, {"names": str({i: f"c{i}" for i in range(classes)}), "stride": "32"})
-    onnx.save(model, path)
-    return path
+    return g.save(path, size, batch, [rows, values], classes, *maps[: int(further_output)])
 
 
 def quantised_yolov5(path: Path, target: str, **settings: Any) -> Path:
@@ -202,9 +204,6 @@ def yolov8_model(
         turned: whether the distances of right and lower edge come first.
         scale: factor of the weights that give the logits.
     """
-    import onnx
-    from onnx import TensorProto, helper
-
     rng, g, count = np.random.default_rng(seed), _Graph(F), _SIDES * bins
     boxes, scores, both, cells, strides = [], [], [], [], []
     for stride in STRIDES:
@@ -250,12 +249,5 @@ def yolov8_model(
     middle = g(centre[0], g("Add", low, high), F(centre[1]))
     box = g("Mul", g("Concat", middle, g("Sub", high, low), axis=1), strides_of(np.concatenate(strides)[None]))
     g("Concat", box, g("Sigmoid", classed), axis=1)
-    g.nodes[-1].output[0] = "output0"
     total = sum((size[0] // stride) * (size[1] // stride) for stride in STRIDES)
-    output = helper.make_tensor_value_info("output0", TensorProto.FLOAT, ["batch", _SIDES + classes, total])
-    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", 3, size[1], size[0]])
-    graph = helper.make_graph(g.nodes, "head", [images], [output], g.weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    helper.set_model_props(model, {"names": str({i: f"c{i}" for i in range(classes)}), "stride": "32"})
-    onnx.save(model, path)
-    return path
+    return g.save(path, size, "batch", [_SIDES + classes, total], classes)

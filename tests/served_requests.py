@@ -142,3 +142,10 @@ def simple_body(rows: int = 1, **fields: Any) -> dict[str, Any]:
         {"name": "INPUT1", "shape": [rows, 16], "datatype": "INT32", "data": [1] * (rows * 16)},
     ]
     return {"inputs": inputs, **fields}
+
+
+def binary_body(datatype: str, shape: list[int], data: bytes, **fields: Any) -> tuple[bytes, dict[str, str]]:
+    """A request over HTTP whose input `INPUT0` is behind the JSON: its body and headers."""
+    entry = {"name": "INPUT0", "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": len(data)}}
+    head = json.dumps({"inputs": [entry], **fields}).encode()
+    return head + data, {"Inference-Header-Content-Length": str(len(head))}

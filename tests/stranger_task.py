@@ -71,8 +71,7 @@ class Mean(VisionModel[float]):
 
 def network(path: Path) -> Path:
     """Two convolutions from [batch, 3, 64, 64] to a map from 0 to 1."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx_models import node, save, value
 
     rng = np.random.default_rng(0)
     weights = {
@@ -80,16 +79,12 @@ def network(path: Path) -> Path:
         "b2": np.zeros(1),
     }  # fmt: skip
     nodes = [
-        helper.make_node("Conv", ["images", "w1", "b1"], ["c1"], "first", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c1"], ["r1"]),
-        helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], "second"),
-        helper.make_node("Sigmoid", ["c2"], ["depth"]),
+        node("Conv", "images w1 b1", "c1", name="first", pads=[1, 1, 1, 1]),
+        node("Relu", "c1", "r1"),
+        node("Conv", "r1 w2 b2", "c2", name="second"),
+        node("Sigmoid", "c2", "depth"),
     ]
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes, "depth", [value("images", TensorProto.FLOAT, ["batch", 3, 64, 64])],
-        [value("depth", TensorProto.FLOAT, ["batch", 1, 64, 64])],
-        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()],
+    return save(
+        path, nodes, [value("images", ["batch", 3, 64, 64])], [value("depth", ["batch", 1, 64, 64])],
+        {name: array.astype(np.float32) for name, array in weights.items()}, opset=13,
     )  # fmt: skip
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-    return path

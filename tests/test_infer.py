@@ -14,6 +14,7 @@ from threading import RLock
 
 import numpy as np
 import pytest
+from process_samples import process_sample
 
 import infersdk
 from infersdk import Head, Infer, Tensor, memory_stats
@@ -229,14 +230,10 @@ def test_an_infer_that_was_closed_keeps_no_weights(tmp_path: Path, backend: str,
         infer.close()
         return infer
 
-    def resident() -> int:
-        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
-        return int(line.split()[1]) << 10
-
     kept = [closed() for _ in range(2)]  # the allocator may keep the memory of one
-    before = resident()
+    before = process_sample().memory
     kept += [closed() for _ in range(4)]
-    assert resident() - before < 2 * weights.nbytes
+    assert process_sample().memory - before < 2 * weights.nbytes
 
 
 # ---- on several backends ----

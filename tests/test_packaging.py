@@ -252,14 +252,6 @@ def test_no_address_of_the_project_before_there_is_one() -> None:
         assert not re.search(r"https?://[^\s)>]*infersdk", path.read_text("utf-8")), path
 
 
-def test_the_install_lines_of_the_readme_name_extras_that_there_are() -> None:
-    text = (ROOT / "pyproject.toml").read_text("utf-8").partition("[project.optional-dependencies]")[2]
-    extras = set(re.findall(r"^([a-z-]+) = \[", text.partition("\n[")[0], re.MULTILINE))
-    lines = re.findall(r"pip install[^\n`]*?\[([a-z,-]+)\]", (ROOT / "README.md").read_text("utf-8"))
-    assert lines
-    assert {name for line in lines for name in line.split(",")} <= extras
-
-
 def failing_build(folder: Path, **environment: str) -> str:
     """What a build that fails prints."""
     needs("build", "setuptools", "cffi")

@@ -16,7 +16,6 @@ import gc
 import json
 import os
 import random
-import statistics
 import threading
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from PIL import Image
+from process_samples import early_and_late, process_sample
 
 from infersdk import errors, memory_stats, models
 from infersdk.data import DETECTOR, IMAGE
@@ -43,23 +43,19 @@ GROWTH = 24 << 20
 class Sample(NamedTuple):
     """The process between two rounds, when nothing is loaded."""
 
-    rss: int
-    descriptors: int
-    threads: int
-    memories: int
-    device_bytes: int
+    memory: float
+    descriptors: float
+    threads: float
+    memories: float
+    device_bytes: float
 
 
 def sample() -> Sample:
     gc.collect()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     stats = memory_stats()
-    return Sample(
-        int(fields["VmRSS"].split()[0]) << 10, len(os.listdir("/proc/self/fd")), int(fields["Threads"]),
-        stats["memories"], stats["device_bytes"],
-    )  # fmt: skip
+    return Sample(*process_sample(), stats["memories"], stats["device_bytes"])
 
 
 def images() -> list[HostImage]:
@@ -184,21 +180,15 @@ def soak(backends: Sequence[str], seconds: float, tmp_path: Path) -> None:
         counts += one_round(backends, number, inputs, expected)
         number += 1
         samples.append(sample())
-    quarter = max(len(samples) // 4, 1)
-    early, late = samples[quarter : 2 * quarter] or samples[:1], samples[-quarter:]
-    figures = {
-        "seconds": seconds, "rounds": number, **counts,
-        **{f"{name} early": statistics.median(getattr(s, name) for s in early) for name in Sample._fields},
-        **{f"{name} late": statistics.median(getattr(s, name) for s in late) for name in Sample._fields},
-    }  # fmt: skip
+    early, late = early_and_late(samples)
+    figures = {"seconds": seconds, "rounds": number, **counts, "early": early._asdict(), "late": late._asdict()}
     print(json.dumps(figures, indent=2))
     (tmp_path / "soak.json").write_text(json.dumps({**figures, "samples": samples}, indent=2))
     assert counts["answered"] > 10 * number
     assert counts["cancelled"] > 0
     assert counts["refused"] > 0
-    assert figures["rss late"] - figures["rss early"] < GROWTH, figures
-    for name in ("descriptors", "threads", "memories", "device_bytes"):
-        assert figures[f"{name} late"] <= figures[f"{name} early"], figures
+    assert late.memory - early.memory < GROWTH, figures
+    assert all(after <= before for before, after in zip(early[1:], late[1:], strict=True)), figures
 
 
 def seconds_of(default: float) -> float:

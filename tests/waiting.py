@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 #: Whether this Python has no GIL. A thread then frees objects of its own that others have released when it runs again.
@@ -23,10 +24,19 @@ def until(condition: Callable[[], Any], seconds: float = 30) -> None:
 
 def together(work: Callable[..., Any], arguments: Iterable[Any]) -> None:
     """Calls a function with each of these, a tuple of arguments or one, at the same time; what one raises is raised."""
+    with meanwhile(work, arguments):
+        pass
+
+
+@contextlib.contextmanager
+def meanwhile(work: Callable[..., Any], arguments: Iterable[Any]) -> Iterator[list[Future[Any]]]:
+    """As `together()`, while the body of the `with` statement runs; raises after it."""
     given = [one if isinstance(one, tuple) else (one,) for one in arguments]
     with ThreadPoolExecutor(len(given)) as threads:
-        for running in [threads.submit(work, *one) for one in given]:
-            running.result()
+        running = [threads.submit(work, *one) for one in given]
+        yield running
+        for one in running:
+            one.result()
 
 
 def free_port() -> int:

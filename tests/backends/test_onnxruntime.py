@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quantised_models import quantised_by_onnxruntime
 
 import infersdk
 from infersdk import Infer, Tensor
@@ -326,23 +327,11 @@ def network(path: Path, dtype: str = "float32", *, convolutions: int = 2) -> Pat
 
 def quantise(path: Path, activations: str) -> Path:
     """The same in INT8, by Q/DQ."""
-    from onnxruntime import quantization as q
+    from onnxruntime.quantization import QuantType
 
-    class Reader(q.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            rng = np.random.default_rng(0)
-            self.data = iter([{"x": rng.standard_normal((1, 3, 12, 12), dtype=np.float32)} for _ in range(4)])
-
-        def get_next(self) -> Any:
-            return next(self.data, None)
-
-    out = path.with_name(f"{activations}.onnx")
-    kind = q.QuantType[activations]
-    q.quantize_static(
-        str(path), str(out), Reader(), quant_format=q.QuantFormat.QDQ, activation_type=kind,
-        weight_type=q.QuantType.QInt8, per_channel=True,
-    )  # fmt: skip
-    return out
+    samples = np.random.default_rng(0).standard_normal((4, 1, 3, 12, 12), dtype=np.float32)
+    kinds = {"activation_type": QuantType[activations], "weight_type": QuantType.QInt8}
+    return quantised_by_onnxruntime(path, samples, f"{activations}.onnx", per_channel=True, **kinds)
 
 
 def test_precision_is_read_back_from_what_runs(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import infersdk
-from infersdk.testing import InferContract, contract_model
+from infersdk.testing import InferContract
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -28,13 +28,6 @@ class TestOnnxRuntimeCuda(InferContract):
     rtol, atol = 2e-3, 2e-3  # TF32
     batch_atol = 2e-3
     leak_cycles = 40
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Path:
-    path = tmp_path / "net.onnx"
-    path.write_bytes(contract_model("net"))
-    return path
 
 
 def test_reads_and_writes_device_tensors(net: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quantised_models import quantised_by_onnxruntime
 
 import infersdk
 from infersdk import Infer
@@ -34,13 +35,6 @@ ort = pytest.importorskip("onnxruntime")
 models = pytest.importorskip("onnx_models")
 
 CAPABLE = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
-
-@pytest.fixture
-def net(tmp_path: Path) -> Path:
-    path = tmp_path / "net.onnx"
-    path.write_bytes(contract_model("net"))
-    return path
 
 
 @pytest.fixture
@@ -196,12 +190,8 @@ def test_a_compiled_model_with_rope_is_made_each_time(tmp_path: Path, caplog: py
     path, rng = tmp_path / "net.onnx", np.random.default_rng(0)
     x, cos, sin = (rng.random(shape, np.float32) for shape in ((2, 4, 3, 8), (2, 3, 4), (2, 3, 4)))
     feeds = {"x": x, "cos": cos, "sin": sin}
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("RotaryEmbedding", list(feeds), ["y"])], "net",
-        [onnx.helper.make_tensor_value_info(name, 1, array.shape) for name, array in feeds.items()],
-        [onnx.helper.make_tensor_value_info("y", 1, x.shape)],
-    )  # fmt: skip
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 23)]), path)
+    inputs, outputs = [models.value(name, array.shape) for name, array in feeds.items()], [models.value("y", x.shape)]
+    models.save(path, [models.node("RotaryEmbedding", "x cos sin", "y")], inputs, outputs, opset=23)
     left, right, cos, sin = x[..., :4], x[..., 4:], cos[:, None], sin[:, None]
     want = np.concatenate([left * cos - right * sin, left * sin + right * cos], -1)
     for _ in range(2):
@@ -363,19 +353,8 @@ def test_lower_precision_on_request(net: Path, x: Any, precision: str, capabilit
 
 
 def quantised(net: Path) -> Path:
-    from onnxruntime import quantization
-
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            rng = np.random.default_rng(0)
-            self.data = iter([{"x": rng.standard_normal((1, 3, 12, 10), dtype=np.float32)} for _ in range(8)])
-
-        def get_next(self) -> Any:
-            return next(self.data, None)
-
-    path = net.with_name("int8.onnx")
-    quantization.quantize_static(str(net), str(path), Reader(), quant_format=quantization.QuantFormat.QDQ)
-    return path
+    samples = np.random.default_rng(0).standard_normal((8, 1, 3, 12, 10), dtype=np.float32)
+    return quantised_by_onnxruntime(net, samples)
 
 
 def test_int8_is_read_back_and_not_given_unasked(net: Path) -> None:
@@ -533,7 +512,7 @@ def test_bfloat16_is_called_and_never_bound(tmp_path: Path) -> None:
 def test_operator_that_openvino_does_not_know(tmp_path: Path) -> None:
     node = models.node("Frobnicate", "x", "y", domain="com.example")
     ends = [models.value("x", (2,))], [models.value("y", (2,))]
-    models.save(tmp_path / "m.onnx", [node], *ends, domains=["com.example"])
+    models.save(tmp_path / "m.onnx", [node], *ends, domains={"com.example": 1})
     with pytest.raises(UnsupportedModelError, match=r"m\.onnx.*com\.example\.Frobnicate"):
         load(tmp_path / "m.onnx")
 
@@ -737,10 +716,8 @@ def test_a_model_without_arithmetic_has_no_precision_to_refuse(source: str, targ
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="alternate stacks as Linux has them")
-def test_signals_after_a_core_has_gone_in_another_thread(tmp_path: Path) -> None:
+def test_signals_after_a_core_has_gone_in_another_thread(net: Path) -> None:
     """Its plugin unmaps the stack for signals that it gave to the thread in which it was loaded."""
-    path = tmp_path / "net.onnx"
-    path.write_bytes(contract_model("net"))
     code = f"""
 import gc, os, signal, threading
 import openvino as ov
@@ -752,7 +729,7 @@ def freed_in_another_thread(held):
     thread.start()
     thread.join()
 
-model = {str(path)!r}
+model = {str(net)!r}
 signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
 first, second = core_with([]), core_with([])
 held = [first.compile_model(model, "CPU"), first]

@@ -250,7 +250,7 @@ def test_an_operator_that_is_not_supported_is_named(
     save: Save, tmp_path: Path, kind: str, domain: str, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [node("Relu", "x", "a", name="fine"), node(kind, "a", "y", name="head/odd", domain=domain)]
-    path = save(nodes, {"x": (3, 3)}, {"y": ()}, domains=[domain] if domain else [])
+    path = save(nodes, {"x": (3, 3)}, {"y": ()}, domains={domain: 1} if domain else {})
     with pytest.raises(UnsupportedModelError, match=rf"TensorRT-RTX.*net\.onnx: node 'head/odd' \({kind}\): .*{words}"):
         build(path, tmp_path / "out.engine", compute_capabilities=("8.6",))
     assert not (tmp_path / "out.engine").exists()
@@ -261,7 +261,7 @@ def test_an_operator_that_is_not_supported_is_named(
 def test_an_undeclared_operator_does_not_become_one_of_tensorrt(save: Save, tmp_path: Path) -> None:
     def graph(domain: str) -> Path:
         nodes = [node("HardSwish", "x", "y", name="act", domain=domain)]
-        return save(nodes, {"x": (3, 3)}, {"y": (3, 3)}, domains=[domain] if domain else [])
+        return save(nodes, {"x": (3, 3)}, {"y": (3, 3)}, domains={domain: 1} if domain else {})
 
     build(graph(""), tmp_path / "out.engine", compute_capabilities=("8.6",))
     words = r"custom::HardSwish, node 'act' of net\.onnx: not declared. Derive a class.*would run its own HardSwish"

@@ -55,13 +55,6 @@ class TestTensorRtx(testing.InferContract):  # type: ignore[misc,name-defined]
     precision_atol = {"fp32": 5e-3, "fp16": 1e-2, "bf16": 5e-2, "int8": 2e-1}
 
 
-@pytest.fixture
-def net(tmp_path: Path) -> Path:
-    path = tmp_path / "net.onnx"
-    path.write_bytes(testing.contract_model("net"))
-    return path
-
-
 def images(count: int, seed: int = 0) -> npt.NDArray[np.float32]:
     return np.random.default_rng(seed).standard_normal((count, 3, 12, 10), dtype=np.float32)
 

@@ -62,13 +62,6 @@ def report() -> Report:
     return report
 
 
-@pytest.fixture
-def net(tmp_path: Path) -> Path:
-    file = tmp_path / "net.onnx"
-    file.write_bytes(contract_model("net"))
-    return file
-
-
 def test_combinations() -> None:
     found = combine(["a.onnx", "b.onnx"], ["onnxruntime", "openvino/bf16"], precisions=["fp32", None], batches=[1, 8])
     assert len(found) == 2 * 3 * 2  # a backend that names its precision has that one alone

@@ -21,6 +21,7 @@ from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import BundleFormatError, ConfigError, GoldenSampleError, PrecisionUnavailableError
 
 onnx = pytest.importorskip("onnx")
+onnx_models = pytest.importorskip("onnx_models")
 pytest.importorskip("onnxruntime")
 
 Change = Callable[[Any, np.random.Generator], str | None]
@@ -379,7 +380,7 @@ def rounded_to_tf32(values: Any) -> Any:
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
-def test_rounded_values(rng: np.random.Generator, precision: str) -> None:
+def test_rounded_values(rng: np.random.Generator, precision: str, tmp_path: Path) -> None:
     """The product of a run with rounded values is that of rounded factors."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     rounding = {
@@ -388,11 +389,10 @@ def test_rounded_values(rng: np.random.Generator, precision: str) -> None:
         "bf16": lambda values: values.astype(ml_dtypes.bfloat16),
     }[precision]
     x, weights = (rng.normal(size=(17, 17)).astype(np.float32) for _ in range(2))
-    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
-    spec = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [17, 17]) for name in ("x", "y")]
-    graph = onnx.helper.make_graph([node], "g", spec[:1], spec[1:], [onnx.numpy_helper.from_array(weights, "w")])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    source = ModelSource.of(model.SerializeToString()).with_passes(RoundValues(precision))
+    x_spec, y_spec = ([onnx_models.value(name, [17, 17])] for name in ("x", "y"))
+    multiply = onnx_models.node("MatMul", "x w", "y", name="product")
+    path = onnx_models.save(tmp_path / "m.onnx", [multiply], x_spec, y_spec, {"w": weights})
+    source = ModelSource.of(path.read_bytes()).with_passes(RoundValues(precision))
     with load(source, "onnxruntime", graph_optimization="disabled") as network:
         (product,) = network({"x": x}).values()
     expected = rounding(x).astype(np.float64) @ rounding(weights).astype(np.float64)

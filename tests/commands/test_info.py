@@ -12,6 +12,7 @@ from typing import Any
 import command_line
 import numpy as np
 import pytest
+from framework_files import write_pnnx
 from head_models import head_model
 
 from infersdk import cli
@@ -135,13 +136,12 @@ def test_other_files_say_what_helps(capsys: pytest.CaptureFixture[str], tmp_path
 
 def test_a_model_of_another_framework(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    (tmp_path / "m.pnnx.param").write_text(
+    path = write_pnnx(
+        tmp_path,
         "7767517\n3 2\npnnx.Input in0 0 1 0 #0=(1,3,8,8)f32\nF.relu act 1 1 0 1 #0=(1,3,8,8)f32 #1=(1,3,8,8)f32\n"
-        "pnnx.Output out0 1 0 1 #1=(1,3,8,8)f32\n"
+        "pnnx.Output out0 1 0 1 #1=(1,3,8,8)f32\n",
     )
-    with zipfile.ZipFile(tmp_path / "m.pnnx.bin", "w"):
-        pass
-    assert run(tmp_path / "m.pnnx.param", "--json") == 0
+    assert run(path, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["format"] == "a PNNX graph, converted to ONNX"
     assert report["inputs"][0]["shape"] == ["batch", 3, 8, 8]

@@ -74,12 +74,9 @@ def random_model(path: Path, rng: np.random.Generator) -> Path:
         picked = [values[-1 - int(rng.integers(min(4, len(values))))] for _ in range(count)]
         values.append(add(builder, *picked))
     outputs = {name: ("float32", ["n", 8]) for name in {values[-1], values[int(rng.integers(2, len(values)))]}}
-    weights = [
-        onnx.numpy_helper.from_array(np.linspace(-1, 1, 8, dtype="float32"), "weight"),
-        onnx.numpy_helper.from_array(np.array([1, 0]), "order"),
-    ]
+    weights = {"weight": np.linspace(-1, 1, 8, dtype="float32"), "order": np.array([1, 0])}
     inputs = {"x": ("float32", ["n", 8]), "z": ("float32", ["n", 8])}
-    return save_model(path, made, inputs, outputs, initializer=weights)
+    return save_model(path, made, inputs, outputs, weights)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -139,14 +136,13 @@ def test_nothing_but_a_custom_node(tmp_path: Path, backend: str) -> None:
 
 def test_what_is_handed_through(tmp_path: Path) -> None:
     """An output that is an input, and a weight that goes into a kernel."""
-    weight = onnx.numpy_helper.from_array(np.arange(4), "w")
     nodes = [node(Everything, ["x", "w"], ["y", "n"], "all", whole=2), plain("Relu", "y", "z")]
     path = save_model(
         tmp_path / "m.onnx",
         nodes,
         {"x": ("float32", ["b", 3])},
         {"z": ("float32", ["b", 6]), "n": ("int32", [4]), "x": ("float32", ["b", 3])},
-        initializer=[weight],
+        {"w": np.arange(4)},
     )
     x = np.random.default_rng(0).standard_normal((2, 3), dtype="float32")
     with load(path) as infer, infersdk.load(path, "onnxruntime", custom_ops=OPS) as whole:
@@ -278,9 +274,9 @@ def test_a_kernel_that_fails(tmp_path: Path) -> None:
 
 def weighted_model(path: Path) -> Path:
     """Two products with a custom node between them."""
-    weights = [onnx.numpy_helper.from_array(np.eye(8, dtype="float32")[::-1].copy(), name) for name in ("w1", "w2")]
+    weights = dict.fromkeys(("w1", "w2"), np.eye(8, dtype="float32")[::-1].copy())
     nodes = [plain("MatMul", "x w1", "a"), node(HSwish, ["a"], ["b"], "one"), plain("MatMul", "b w2", "y")]
-    return save_model(path, nodes, {"x": ("float32", ["n", 8])}, {"y": ("float32", ["n", 8])}, initializer=weights)
+    return save_model(path, nodes, {"x": ("float32", ["n", 8])}, {"y": ("float32", ["n", 8])}, weights)
 
 
 def test_precision_is_that_of_all_segments(tmp_path: Path) -> None:

@@ -319,22 +319,18 @@ def _yunet(path: Path) -> None:
 
 def _embedder(path: Path) -> None:
     """A random projection of the mean colours of 4 x 4 parts of the image, to 512 values."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx_models import node, save, value
 
-    weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(48, 512)).astype(np.float32), "weights")
+    weights = np.random.default_rng(0).normal(size=(48, 512)).astype(np.float32)
     nodes = [
-        helper.make_node("AveragePool", ["images"], ["parts"], kernel_shape=[56, 56], strides=[56, 56]),
-        helper.make_node("Flatten", ["parts"], ["colours"]),
-        helper.make_node("MatMul", ["colours", "weights"], ["output"]),
+        node("AveragePool", "images", "parts", kernel_shape=[56, 56], strides=[56, 56]),
+        node("Flatten", "parts", "colours"),
+        node("MatMul", "colours weights", "output"),
     ]
-    value = helper.make_tensor_value_info
-    inputs = [value("images", TensorProto.FLOAT, ["batch", 3, 224, 224])]
-    outputs = [value("output", TensorProto.FLOAT, ["batch", 512])]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, [weights])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    helper.set_model_props(model, {"task": "embedding"})
-    onnx.save(model, path)
+    save(
+        path, nodes, [value("images", ["batch", 3, 224, 224])], [value("output", ["batch", 512])],
+        {"weights": weights}, metadata={"task": "embedding"},
+    )  # fmt: skip
 
 
 def _classifier(path: Path) -> None:
@@ -381,36 +377,32 @@ def _matte(path: Path) -> None:
 
 def _enlarger(path: Path) -> None:
     """Enlarges by bicubic interpolation."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx_models import onnx, save, value
 
-    nodes = [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="cubic")]
-    value, scales = helper.make_tensor_value_info, numpy_helper.from_array(np.float32([1, 1, 2, 2]), "scales")
-    inputs = [value("x", TensorProto.FLOAT, ["n", 3, *SIZE[::-1]])]
-    outputs = [value("y", TensorProto.FLOAT, ["n", 3, 2 * SIZE[1], 2 * SIZE[0]])]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, [scales])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    nodes = [onnx.helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="cubic")]
+    inputs, outputs = [value("x", ["n", 3, *SIZE[::-1]])], [value("y", ["n", 3, 2 * SIZE[1], 2 * SIZE[0]])]
+    save(path, nodes, inputs, outputs, {"scales": np.float32([1, 1, 2, 2])})
 
 
 def _text_finder(path: Path) -> None:
     """1 at dark pixels and near them in their row, so that letters join to lines."""
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
+    import ocr_models
+    from onnx_models import node
 
     nodes = [
-        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1], keepdims=1),
-        helper.make_node("Mul", ["mean", "steep"], ["dark"]),
-        helper.make_node("MaxPool", ["dark"], ["columns"], kernel_shape=[13, 1], pads=[6, 0, 6, 0]),
-        helper.make_node("MaxPool", ["columns"], ["lines"], kernel_shape=[1, 61], pads=[0, 30, 0, 30]),
-        helper.make_node("Sigmoid", ["lines"], ["y"]),
+        node("ReduceMean", "x", "mean", axes=[1], keepdims=1),
+        node("Mul", "mean steep", "dark"),
+        node("MaxPool", "dark", "columns", kernel_shape=[13, 1], pads=[6, 0, 6, 0]),
+        node("MaxPool", "columns", "lines", kernel_shape=[1, 61], pads=[0, 30, 0, 30]),
+        node("Sigmoid", "lines", "y"),
     ]
-    _text_network(path, nodes, ["n", 1, "h", "w"], [numpy_helper.from_array(np.float32([-9.0]), "steep")], {})
-    assert onnx.load(path).graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
+    ocr_models.save(path, nodes, ["n", 1, "h", "w"], {"steep": np.float32([-9.0])})
 
 
 def _text_reader(path: Path) -> None:
     """Reads each line as the one of LINES whose mean brightness is nearest."""
-    from onnx import helper, numpy_helper
+    import ocr_models
+    from onnx_models import node
 
     characters = sorted(set("".join(LINES)) - {" "})
     codes = {"": 0, " ": len(characters) + 1} | {one: i + 1 for i, one in enumerate(characters)}
@@ -421,35 +413,22 @@ def _text_reader(path: Path) -> None:
         for j, one in enumerate(text):
             table[i, 2 * j, 0], table[i, 2 * j, codes[one]] = 0.02, 0.98
     nodes = [
-        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[1, 2, 3], keepdims=0),
-        helper.make_node("Unsqueeze", ["mean", "one"], ["column"]),
-        helper.make_node("Sub", ["column", "keys"], ["difference"]),
-        helper.make_node("Abs", ["difference"], ["distance"]),
-        helper.make_node("Mul", ["distance", "steep"], ["near"]),
-        helper.make_node("Softmax", ["near"], ["chosen"], axis=1),
-        helper.make_node("MatMul", ["chosen", "table"], ["flat"]),
-        helper.make_node("Reshape", ["flat", "shape"], ["y"]),
+        node("ReduceMean", "x", "mean", axes=[1, 2, 3], keepdims=0),
+        node("Unsqueeze", "mean one", "column"),
+        node("Sub", "column keys", "difference"),
+        node("Abs", "difference", "distance"),
+        node("Mul", "distance steep", "near"),
+        node("Softmax", "near", "chosen", axis=1),
+        node("MatMul", "chosen table", "flat"),
+        node("Reshape", "flat shape", "y"),
     ]
     weights = {"one": np.int64([1]), "keys": np.float32([BRIGHTNESS]), "steep": np.float32([-1e5]),
                "table": table.reshape(len(LINES), -1), "shape": np.int64([-1, steps, classes])}  # fmt: skip
-    arrays = [numpy_helper.from_array(array, name) for name, array in weights.items()]
-    _text_network(path, nodes, ["n", steps, classes], arrays, {"character": "\n".join(characters)})
+    ocr_models.save(path, nodes, ["n", steps, classes], weights, character="\n".join(characters))
 
 
 #: The mean of each line of LINES as the network for lines gets it.
 BRIGHTNESS = (0.5896, 0.7197, 0.5375)
-
-
-def _text_network(path: Path, nodes: Any, output: Any, weights: Any, metadata: dict[str, str]) -> None:
-    import onnx
-    from onnx import TensorProto, helper
-
-    value = helper.make_tensor_value_info
-    inputs = [value("x", TensorProto.FLOAT, ["n", 3, "h", "w"])]
-    graph = helper.make_graph(nodes, "graph", inputs, [value("y", TensorProto.FLOAT, output)], weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    helper.set_model_props(model, metadata)
-    onnx.save(model, path)
 
 
 def _video(path: Path) -> None:

@@ -17,14 +17,11 @@ PAGE = (ROOT / "docs" / "custom-operators.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def model(path: Path, op: Any, inputs: list[str]) -> None:
-    from onnx import TensorProto, helper, save
+def model(path: Path, op: Any, inputs: str) -> None:
+    from onnx_models import node, save, value
 
-    nodes = [helper.make_node(op.name, inputs, ["y"], domain=op.domain)]
-    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n" + name, 8]) for name in [*inputs, "y"]]
-    graph = helper.make_graph(nodes, "g", info[:-1], info[-1:])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(op.domain, 1)]
-    save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    info = [value(name, ["n" + name, 8]) for name in [*inputs.split(), "y"]]
+    save(path, [node(op.name, inputs, "y", domain=op.domain)], info[:-1], info[-1:], domains={op.domain: 1})
 
 
 def test_the_pages_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,11 +31,11 @@ def test_the_pages_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     names: dict[str, Any] = {"__name__": __name__}
     declaration, loading, shapes = BLOCKS
     exec(declaration, names)
-    model(tmp_path / "model.onnx", names["HardSwish"], ["x"])
+    model(tmp_path / "model.onnx", names["HardSwish"], "x")
     exec(loading, names)
     np.testing.assert_array_equal(names["y"], np.full((2, 8), 9))
     exec(shapes, names)
-    model(tmp_path / "other.onnx", names["EveryOther"], ["a", "b"])
+    model(tmp_path / "other.onnx", names["EveryOther"], "a b")
     for backend in ("onnxruntime", "openvino"):
         pytest.importorskip(backend)
         with infersdk.load("other.onnx", backend, custom_ops=[names["EveryOther"]]) as infer:

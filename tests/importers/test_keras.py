@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conversions import converted
+from framework_files import write_keras
 
 from infersdk.core.model_source import ModelSource
 from infersdk.errors import (
@@ -42,21 +43,6 @@ def archive() -> dict[str, Any]:
     return found
 
 
-def write(path: Path, config: Any, version: str, weights: dict[str, dict[str, Any]]) -> Path:
-    """A file as Keras 2 writes it."""
-    with h5py.File(path, "w") as file:
-        file.attrs["model_config"] = config if isinstance(config, str) else json.dumps(config)
-        file.attrs["keras_version"] = version
-        root = file.create_group("model_weights")
-        root.attrs["layer_names"] = np.asarray([name.encode() for name in weights], dtype="S")
-        for layer, arrays in weights.items():
-            group = root.create_group(layer)
-            group.attrs["weight_names"] = np.asarray([name.encode() for name in arrays], dtype="S") if arrays else []
-            for name, array in arrays.items():
-                group.create_dataset(name, data=array)
-    return path
-
-
 def model_file(name: str, folder: Path) -> tuple[Path, list[Any], list[Any]]:
     """The file, its inputs and its outputs."""
     arrays = archive()[name]
@@ -65,7 +51,7 @@ def model_file(name: str, folder: Path) -> tuple[Path, list[Any], list[Any]]:
         layer: {weight: arrays[f"weight|{layer}|{weight}"] for weight in names}
         for layer, names in about["weights"].items()
     }
-    path = write(folder / f"{name}.h5", about["config"], about["version"], weights)
+    path = write_keras(folder / f"{name}.h5", about["config"], about["version"], weights)
     columns = [
         [arrays[f"{side}_{i}"] for i in range(sum(key.startswith(f"{side}_") for key in arrays))]
         for side in ("in", "out")
@@ -175,7 +161,7 @@ def test_free_sizes_are_given(tmp_path: Path) -> None:
 
 def test_samples_are_given(tmp_path: Path) -> None:
     require("keras")
-    path = write(tmp_path / "m.h5", dense(), "2.4.0", weights())
+    path = write_keras(tmp_path / "m.h5", dense(), "2.4.0", weights())
     np.save(tmp_path / "x.npy", np.array([[1, 2, 3, 4]], np.float32))
     converted(path, samples=[f"x={tmp_path / 'x.npy'}"])
     with pytest.raises(ConfigError, match="no input 'y'; the inputs are x"):
@@ -204,7 +190,7 @@ def test_the_framework_and_its_reason_are_named(tmp_path: Path) -> None:
     path, _, _ = model_file("shared_dense", tmp_path)
     notes = convert(path).notes
     assert any(note.startswith("by Keras 3") or note.startswith("by tf_keras") for note in notes)
-    path = write(tmp_path / "m.h5", dense(activation="no_such"), "2.4.0", weights())
+    path = write_keras(tmp_path / "m.h5", dense(activation="no_such"), "2.4.0", weights())
     with pytest.raises(UnsupportedModelError, match=r"keras fails: .*no_such"):
         convert(path)
 
@@ -213,7 +199,7 @@ def test_a_python_without_frameworks_is_refused(tmp_path: Path) -> None:
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
     wrapper.chmod(0o755)
-    path = write(tmp_path / "m.h5", dense(), "2.4.0", weights())
+    path = write_keras(tmp_path / "m.h5", dense(), "2.4.0", weights())
     with pytest.raises(BackendUnavailableError, match=r"needs tf_keras and tensorflow and tf2onnx, or keras and torch"):
         convert(path, python=str(wrapper))
 
@@ -243,7 +229,7 @@ def weights() -> dict[str, dict[str, Any]]:
 
 
 def test_a_plain_file_is_accepted(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.h5", dense(), "2.4.0", weights())
+    path = write_keras(tmp_path / "m.h5", dense(), "2.4.0", weights())
     assert write_copy(ModelSource.of(path), tmp_path / "copy.h5") == "2.4.0"
     with h5py.File(tmp_path / "copy.h5") as file:
         assert json.loads(file.attrs["model_config"]) == dense()
@@ -269,7 +255,7 @@ def test_a_plain_file_is_accepted(tmp_path: Path) -> None:
 )
 def test_damaged_configurations(config: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises((ModelFormatError, UnsupportedModelError), match=message):
-        convert(write(tmp_path / "m.h5", config, "2.4.0", weights()))
+        convert(write_keras(tmp_path / "m.h5", config, "2.4.0", weights()))
 
 
 def test_missing_layers_are_listed_at_once(tmp_path: Path) -> None:
@@ -279,19 +265,19 @@ def test_missing_layers_are_listed_at_once(tmp_path: Path) -> None:
     ]
     config["config"]["layers"].append({"class_name": "My", "config": {"name": "again"}})
     with pytest.raises(UnsupportedModelError, match=r"Lambda contains Python bytecode.*My \(2\), Your \(1\)"):
-        convert(write(tmp_path / "m.h5", config, "2.4.0", weights()))
+        convert(write_keras(tmp_path / "m.h5", config, "2.4.0", weights()))
 
 
 def test_weights_of_other_files_are_not_read(tmp_path: Path) -> None:
-    secret = write(tmp_path / "secret.h5", dense(), "2.4.0", weights())
-    path = write(tmp_path / "m.h5", dense(), "2.4.0", {"d": {}})
+    secret = write_keras(tmp_path / "secret.h5", dense(), "2.4.0", weights())
+    path = write_keras(tmp_path / "m.h5", dense(), "2.4.0", {"d": {}})
     with h5py.File(path, "r+") as file:
         group = file["model_weights/d"]
         group["kernel"] = h5py.ExternalLink(str(secret), "/model_weights/d/d/kernel:0")
         group.attrs["weight_names"] = np.asarray([b"kernel"])
     with pytest.raises(ModelFormatError, match="is a link"):
         convert(path, check=False)
-    path = write(tmp_path / "e.h5", dense(), "2.4.0", {"d": {}})
+    path = write_keras(tmp_path / "e.h5", dense(), "2.4.0", {"d": {}})
     with h5py.File(path, "r+") as file:
         group = file["model_weights/d"]
         group.create_dataset("kernel", (4, 2), np.float32, external=[(str(secret), 0, 32)])
@@ -301,7 +287,7 @@ def test_weights_of_other_files_are_not_read(tmp_path: Path) -> None:
 
 
 def test_nothing_is_allocated_for_what_is_not_there(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.h5", dense(), "2.4.0", {"d": {}})
+    path = write_keras(tmp_path / "m.h5", dense(), "2.4.0", {"d": {}})
     with h5py.File(path, "r+") as file:
         group = file["model_weights/d"]
         group.create_dataset("kernel", (1 << 20, 1 << 20), np.float32, chunks=(64, 64))  # 4 TiB, none of them written
@@ -311,7 +297,7 @@ def test_nothing_is_allocated_for_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_weights_without_an_architecture(tmp_path: Path) -> None:
-    path = write(tmp_path / "m.h5", dense(), "2.4.0", weights())
+    path = write_keras(tmp_path / "m.h5", dense(), "2.4.0", weights())
     with h5py.File(path, "r+") as file:
         del file.attrs["model_config"]
     with pytest.raises(UnsupportedModelError, match="no architecture; save the whole model"):

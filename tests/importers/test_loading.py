@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from framework_files import write_keras, write_pnnx
 
 import infersdk
 from infersdk import device_count
@@ -41,46 +40,35 @@ def pnnx_file(folder: Path, scale: float = 1.0) -> tuple[Path, Any, Any]:
     rng = np.random.default_rng(3)
     weight = (scale * rng.standard_normal((8, 3, 3, 3))).astype(np.float32)
     bias = rng.standard_normal(8).astype(np.float32)
-    folder.mkdir(exist_ok=True)
-    (folder / "m.pnnx.param").write_text(PNNX)
-    with zipfile.ZipFile(folder / "m.pnnx.bin", "w") as archive:
-        archive.writestr("conv.weight", weight.tobytes())
-        archive.writestr("conv.bias", bias.tobytes())
+    path = write_pnnx(folder, PNNX, {"conv.weight": weight, "conv.bias": bias})
     x = rng.standard_normal((2, 3, 16, 16)).astype(np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), (2, 3))
     made = np.einsum("ncyxij,ocij->noyx", windows[:, :, ::2, ::2], weight) + bias[:, None, None]
     silu = made / (1 + np.exp(-made))
-    return folder / "m.pnnx.param", x, silu.reshape(2, 8, 4, 2, 4, 2).max((3, 5)).mean((2, 3))
+    return path, x, silu.reshape(2, 8, 4, 2, 4, 2).max((3, 5)).mean((2, 3))
 
 
 def keras_file(folder: Path, scale: float = 1.0) -> tuple[Path, Any, Any]:
     """A dense network in Keras 2's HDF5, an input, and the output by NumPy."""
-    h5py = pytest.importorskip("h5py")
+    pytest.importorskip("h5py")
     if not all(importlib.util.find_spec(name) for name in PACKAGES["keras"]):
         pytest.skip("Keras 3 with PyTorch is not installed")
     rng = np.random.default_rng(4)
     kernels = [(scale * rng.standard_normal(shape)).astype(np.float32) for shape in ((6, 16), (16, 5))]
     biases = [rng.standard_normal(len(kernel[0])).astype(np.float32) for kernel in kernels]
     layers = [{"class_name": "InputLayer", "config": {"name": "x", "batch_input_shape": [None, 6], "dtype": "float32"}}]
+    weights: dict[str, dict[str, Any]] = {"x": {}}
     for number, (kernel, activation) in enumerate(zip(kernels, ("relu", "softmax"), strict=True)):
         config = {"name": f"d{number}", "units": kernel.shape[1], "activation": activation, "use_bias": True}
         layers.append({"class_name": "Dense", "config": config | {"dtype": "float32"}})
+        weights[f"d{number}"] = {f"d{number}/kernel:0": kernel, f"d{number}/bias:0": biases[number]}
     folder.mkdir(exist_ok=True)
-    with h5py.File(folder / "m.h5", "w") as file:
-        model = {"class_name": "Sequential", "config": {"name": "m", "layers": layers}}
-        file.attrs["model_config"], file.attrs["keras_version"] = json.dumps(model), "2.11.0"
-        root = file.create_group("model_weights")
-        root.attrs["layer_names"] = np.asarray([b"x", b"d0", b"d1"])
-        root.create_group("x").attrs["weight_names"] = []
-        for number, arrays in enumerate(zip(kernels, biases, strict=True)):
-            group = root.create_group(f"d{number}")
-            group.attrs["weight_names"] = np.asarray([f"d{number}/{one}:0".encode() for one in ("kernel", "bias")])
-            for one, array in zip(("kernel", "bias"), arrays, strict=True):
-                group.create_dataset(f"d{number}/{one}:0", data=array)
+    model = {"class_name": "Sequential", "config": {"name": "m", "layers": layers}}
+    path = write_keras(folder / "m.h5", model, "2.11.0", weights)
     x = rng.standard_normal((3, 6)).astype(np.float32)
     logits = np.maximum(x @ kernels[0] + biases[0], 0) @ kernels[1] + biases[1]
     powers = np.exp(logits - logits.max(1, keepdims=True))
-    return folder / "m.h5", x, powers / powers.sum(1, keepdims=True)
+    return path, x, powers / powers.sum(1, keepdims=True)
 
 
 #: TensorRT-RTX rounds the factors of products to TF32, which has 10 bits behind the point, whatever its flag says.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conversions import converted
+from framework_files import write_pnnx
 
 from infersdk.errors import ConfigError, ModelFormatError, ModelNotFoundError, UnsupportedModelError
 from infersdk.importers import convert
@@ -35,15 +36,11 @@ def write(
     folder: Path, text: str = TEXT, weights: dict[str, Any] | None = None, compression: int = zipfile.ZIP_STORED
 ) -> Path:
     rng = np.random.default_rng(0)
-    arrays = weights if weights is not None else {
+    arrays = {
         "conv.bias": rng.standard_normal(4).astype(np.float32),
         "conv.weight": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
-    }  # fmt: skip
-    (folder / "m.pnnx.param").write_text(text)
-    with zipfile.ZipFile(folder / "m.pnnx.bin", "w", compression) as archive:
-        for name, array in arrays.items():
-            archive.writestr(name, array.tobytes())
-    return folder / "m.pnnx.param"
+    }
+    return write_pnnx(folder, text, arrays if weights is None else weights, compression)
 
 
 def onnx_outputs(model: bytes, *inputs: Any) -> list[Any]:

@@ -69,9 +69,6 @@ def test_torchscript(script: Path) -> None:
     ("shapes", "message"),
     [
         ((), "does not contain the shapes of its inputs; its inputs are image, scale"),
-        (("1,3,8,8",), "1 shapes are given; its inputs are image, scale"),
-        ({"img": (1, 3, 8, 8)}, "no input 'img'"),
-        (("1,5,8,8", "1"), "PyTorch cannot run the model with"),
         (("1,3,8,8:float99", "1"), "'float99' is not an element type"),
         (("1,0,8,8", "1"), "whole numbers from 1"),
     ],
@@ -321,13 +318,12 @@ def test_samples_where_random_values_do_not_fit(tmp_path: Path, monkeypatch: pyt
     torch.jit.trace(net, (tokens, offsets)).save(str(path))
     shapes = ("tokens=6:int64", "offsets=3:int64")
     for model in (path, net):  # the framework's own reason, and the remedy
-        with pytest.raises(ConfigError, match=r"offsets\[0\] has to be 0.*--input offsets=0,3,5"):
+        with pytest.raises(ConfigError, match=r"PyTorch cannot run .* offsets\[0\] has to be 0.*--input offsets=0,3,5"):
             convert(model, shapes=("tokens=6:int64", "offsets=3,:int64" if model is net else shapes[1]))
-    for given in (["offsets=0,3,5"], {"offsets": np.array([0, 3, 5])}):
-        converted(path, shapes=shapes[:1], samples=given)
+    converted(path, shapes=shapes[:1], samples=["offsets=0,3,5"])
     assert convert(net, shapes=shapes[:1], samples=["offsets=0,3,5"]).check.passed  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="no input 'offset'"):
-        convert(path, shapes=shapes, samples=["offset=0,3,5"])
+        convert(net, shapes=shapes, samples=["offset=0,3,5"])
     with infersdk.load(path, convert={"shapes": shapes[:1], "samples": {"offsets": [0, 3, 5]}}) as infer:
         (result,) = infer({"tokens": tokens.numpy(), "offsets": offsets.numpy()}).values()
     np.testing.assert_allclose(result, net(tokens, offsets).detach().numpy(), rtol=1e-5)
@@ -459,7 +455,7 @@ def test_files_of_the_test_data(assets: Path, name: str) -> None:
 
 
 @pytest.mark.assets
-@pytest.mark.parametrize("name", LEGACY)
+@pytest.mark.parametrize("name", [LEGACY[0], *(pytest.param(one, marks=pytest.mark.slow) for one in LEGACY[1:])])
 def test_files_that_pytorch_no_longer_loads(assets: Path, name: str) -> None:
     with pytest.raises(UnsupportedModelError, match=r"PyTorch before 1\.4"):
         convert(assets / "frameworks" / "torchscript" / f"{name}.pth", shapes=["1"])

@@ -11,6 +11,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,7 +41,7 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 models = pytest.importorskip("onnx_models")
 import slow_backends  # noqa: E402
-from waiting import until  # noqa: E402
+from waiting import meanwhile, until  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -233,8 +234,7 @@ def test_no_request_is_lost_or_doubled_or_answered_with_anothers_result(
     weights = rng.random((4, 3), np.float32)
     x, y = models.value("x", ("batch", 4)), models.value("y", ("batch", 3))
     path = models.save(tmp_path / "m.onnx", [models.node("MatMul", "x w", "y")], [x], [y], {"w": weights})
-    served: dict[int, list[str]] = {}
-    wrong: list[Any] = []
+    served: dict[int, list[str]] = {number: [] for number in range(4)}
     stop = threading.Event()
     half = threading.Barrier(5)
 
@@ -245,8 +245,7 @@ def test_no_request_is_lost_or_doubled_or_answered_with_anothers_result(
             batch = random.random((int(random.integers(1, 6)), 4), np.float32)
             result = infer(batch)["y"]
             served[number].append(infer.active_backend)
-            if not np.allclose(result, batch @ weights, rtol=1e-4):
-                wrong.append((number, runs))
+            np.testing.assert_allclose(result, batch @ weights, rtol=1e-4, atol=1e-8)
             runs += 1
             after += infer.active_backend == "slow"
             if runs == 20:
@@ -254,17 +253,13 @@ def test_no_request_is_lost_or_doubled_or_answered_with_anothers_result(
 
     with load(path, gate) as infer:
         clones = [infer.clone() for _ in range(4)]
-        threads = []
-        for number, one in enumerate(clones):
-            served[number] = []
-            threads.append(threading.Thread(target=work, args=(number, one)))
-            threads[-1].start()
-        half.wait(30)
-        gate.set()
-        for thread in threads:
-            thread.join(60)
-            stop.set() if thread.is_alive() else None
-        assert not wrong
+        with meanwhile(work, enumerate(clones)) as running:
+            try:
+                half.wait(30)
+                gate.set()
+                wait(running, 60)
+            finally:
+                stop.set()
         for backends in served.values():
             # Each goes over once, and not back.
             change = backends.index("slow")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from track_sequences import Sequence, reference_numbers
+from waiting import together
 
 from infersdk.errors import DTypeError, InputError, InUseError, ShapeError
 from infersdk.ops import DETECTION, NO_TRACK, ByteTracker, assign
@@ -98,17 +99,16 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_numbers_are_those_of_the_reference(seed: int) -> None:
-    """The same numbers in every frame, so that IDF1 is equal, too."""
     pytest.importorskip("trackers")
     settings = SETTINGS[seed % len(SETTINGS)]
-    sequence = Sequence(seed, objects=(8, 15, 25, 60)[seed % 4])
+    frames = Sequence(seed, objects=(8, 15, 25, 60)[seed % 4]).boxes
     tracker = ByteTracker(**settings)
-    ours = [tracker.update(frame) for frame in sequence.boxes]
-    theirs = list(reference_numbers(sequence.boxes, **settings))
-    assert max(numbers.max(initial=NO_TRACK) for numbers in theirs) >= 3
-    for own, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(own, other)
-    assert sequence.idf1(ours) == sequence.idf1(theirs) > 20
+    theirs = list(reference_numbers(frames, **settings))
+    for frame, numbers in zip(frames, theirs, strict=True):
+        np.testing.assert_array_equal(tracker.update(frame), numbers)
+    tracked = np.concatenate(theirs)
+    assert tracked.max() >= 3
+    assert np.mean(tracked != NO_TRACK) > 0.2
 
 
 def test_scores_at_the_thresholds() -> None:
@@ -192,11 +192,6 @@ def test_two_threads_do_not_share_a_tracker() -> None:
                 used.append(str(error))
                 stop.set()
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-        stop.set()
+    together(work, [()] * 2)
     assert "a tracker of its own" in used[0]
     assert tracker.update(frame).shape == frame.shape

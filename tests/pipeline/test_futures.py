@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import meanwhile
 
 from infersdk.pipeline.request import RequestFuture, wake_waiters, wakes_in_turn
 
@@ -234,12 +235,8 @@ def test_of_threads_that_end_it_one_wins(make: Make) -> None:
     actions: list[Callable[[Future[Any]], Any]] = [
         lambda f: f.set_result(1), lambda f: f.set_result(2), lambda f: f.set_exception(OSError()),
     ]  # fmt: skip
-    runners = [threading.Thread(target=work, args=(action,)) for action in actions]
-    for thread in runners:
-        thread.start()
-    barrier.wait(LONG)
-    for thread in runners:
-        thread.join(LONG)
+    with meanwhile(work, actions):
+        barrier.wait(LONG)
     assert sorted(map(id, called)) == sorted(map(id, won)) == sorted(map(id, several))
     assert all(future.done() for future in several)
 
@@ -247,7 +244,7 @@ def test_of_threads_that_end_it_one_wins(make: Make) -> None:
 @pytest.mark.usefixtures("switching")
 def test_no_end_is_overlooked(make: Make) -> None:
     """Threads wait by all means while another one ends the futures: all of them come back, and none too early."""
-    rng, failures = random.Random(5), list[str]()
+    rng = random.Random(5)
     for _ in range(12):
         several = [make() for _ in range(60)]
 
@@ -270,27 +267,16 @@ def test_no_end_is_overlooked(make: Make) -> None:
             return [asyncio.run(_first(future)) for future in several[:3]] == [0, 1, 2]
 
         def work(wait: Callable[[], bool]) -> None:
-            try:
-                if not wait():
-                    failures.append(wait.__name__)
-            except BaseException as error:
-                failures.append(f"{wait.__name__}: {error!r}")
+            assert wait(), wait.__name__
 
-        waits = [wait_for_all, completed, one_by_one, callbacks, asked, one_by_one, wait_for_all]
-        runners = [threading.Thread(target=work, args=(wait,)) for wait in waits]
-        for thread in runners:
-            thread.start()
         order = list(enumerate(several))
         rng.shuffle(order)
-        for i, future in order:
-            future.set_running_or_notify_cancel()
-            future.set_result(i)
-            if rng.random() < 0.1:
-                time.sleep(0.0002)
-        for thread in runners:
-            thread.join(LONG)
-            assert not thread.is_alive()
-    assert not failures
+        with meanwhile(work, [wait_for_all, completed, one_by_one, callbacks, asked, one_by_one, wait_for_all]):
+            for i, future in order:
+                future.set_running_or_notify_cancel()
+                future.set_result(i)
+                if rng.random() < 0.1:
+                    time.sleep(0.0002)
 
 
 async def _first(future: Future[Any]) -> Any:

@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -407,14 +407,11 @@ def test_those_who_wait_are_served_in_order(model: Squares) -> None:
     order: list[int] = []
     with Pipeline(model, max_delay=0.01, slots=4, max_batch=1) as pipeline:
         running = [pipeline.submit(i) for i in range(4)]
-        threads = []
-        for i in range(10, 20):
-            threads.append(threading.Thread(target=lambda i=i: pipeline.submit(i).result(LONG)))
-            threads[-1].start()
-            until(lambda i=i: pipeline.stats().waiting == i - 9)
-        model.go.set()
-        for thread in threads:
-            thread.join(LONG)
+        with ThreadPoolExecutor(10) as threads:
+            for i in range(10, 20):
+                threads.submit(lambda i=i: pipeline.submit(i).result(LONG))
+                until(lambda i=i: pipeline.stats().waiting == i - 9)
+            model.go.set()
         assert [f.result(LONG) for f in running] == [0, 1, 4, 9]
         order = [number for batch in model.batches for number in batch]
     assert order == [0, 1, 2, 3, *range(10, 20)]

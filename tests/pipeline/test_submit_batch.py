@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import queue
-import threading
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 import pytest
 from squares import LONG, Squares, begun, consistent
+from waiting import together
 
 from infersdk import Pipeline
 from infersdk.errors import ClosedError, DeadlineExceeded, InputError, Overloaded
@@ -120,13 +121,8 @@ def test_requests_keep_nothing_when_they_have_ended(model: Squares) -> None:
 def test_threads_that_submit_at_once(model: Squares) -> None:
     with Pipeline(model, max_delay=0, slots=8) as pipeline:
         collected = [Ends() for _ in range(4)]
-        threads = [
-            threading.Thread(target=pipeline.submit_batch, args=(range(30), ends), kwargs={"wait": wait})
-            for ends, wait in zip(collected, (None, True, False, None), strict=True)
-        ]
-        for thread in threads:
-            thread.start()
+        submits = [partial(pipeline.submit_batch, range(30), ends, wait=wait)
+                   for ends, wait in zip(collected, (None, True, False, None), strict=True)]  # fmt: skip
+        together(lambda submit: submit(), submits)
         for ends in collected:
             assert ends.take(30) == [n * n for n in range(30)]
-        for thread in threads:
-            thread.join(LONG)

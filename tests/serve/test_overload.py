@@ -18,6 +18,7 @@ import numpy as np
 import onnx_models
 import pytest
 from onnx_models import node, value
+from process_samples import process_sample
 from served_requests import ServerProcess, serving_process
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -88,10 +89,7 @@ def load(port: int, folder: Path, *arguments: str) -> dict[str, Any]:
 
 def resident(process: subprocess.Popen[str]) -> float:
     """The process's memory in MB."""
-    (line,) = [
-        line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmRSS")
-    ]
-    return int(line.split()[1]) / 1024
+    return process_sample(process.pid).memory / (1 << 20)
 
 
 def check_overload(slow: Overloaded, seconds: float) -> None:

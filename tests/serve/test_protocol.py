@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import serve_models
-from served_requests import ask, inputs_of, serving, simple_body, triton
+from served_requests import ask, binary_body, inputs_of, serving, simple_body, triton
 
 import infersdk
 
@@ -113,19 +112,17 @@ def test_a_request_whose_response_fails_counts_as_failed(client: Any, protocol: 
 
 
 def test_a_response_that_json_lacks_counts_as_failed(server: Any) -> None:
-    head = {"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
-    text = json.dumps({"inputs": [head]}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(text))}
+    body, headers = binary_body("FP32", [1, 4], np.full(4, np.nan, np.float32).tobytes())
 
     def outcomes() -> list[int]:
         (row,) = ask(server.http_port, "/v2/models/identity_FP32/stats").json()["model_stats"]
         return [row["inference_stats"][name]["count"] for name in ("success", "fail")]
 
     before = outcomes()
-    body = text + np.full(4, np.nan, np.float32).tobytes()
     answer = ask(server.http_port, "/v2/models/identity_FP32/infer", body, headers=headers)
     assert answer.status == 400
     assert "NaN" in answer.json()["error"]
+    assert "ask for it with binary_data" in answer.json()["error"]
     assert [now - then for now, then in zip(outcomes(), before, strict=True)] == [0, 1]
 
 

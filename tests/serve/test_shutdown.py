@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from served_requests import ask
-from waiting import until
+from waiting import meanwhile, until
 
 from infersdk.loading import registry
 
@@ -64,13 +64,11 @@ def test_no_port_accepts_while_requests_end(start: Callable[..., Any]) -> None:
         client.async_stream_infer("idle", [x])
         until(lambda: server.service.repository.find("idle").admission.running == 3)
         began = time.monotonic()
-        stopping = threading.Thread(target=server.stop)
-        stopping.start()
-        until(lambda: not accepts(server.http_port) and not accepts(server.grpc_port), SECONDS)
-        given = [answers.get(timeout=30) for _ in range(4)]  # three answers and the end of the stream, in any order
-        assert sum(not isinstance(answer, Exception) and answer == 7 for answer in given) == 3, given
-        assert any("the server ends" in str(answer) for answer in given)
-        stopping.join(30)
+        with meanwhile(server.stop, [()]):
+            until(lambda: not accepts(server.http_port) and not accepts(server.grpc_port), SECONDS)
+            given = [answers.get(timeout=30) for _ in range(4)]  # three answers and the end of the stream, in any order
+            assert sum(not isinstance(answer, Exception) and answer == 7 for answer in given) == 3, given
+            assert any("the server ends" in str(answer) for answer in given)
         assert time.monotonic() - began < 3 * SECONDS + 3
 
 

@@ -16,21 +16,20 @@ import json
 import os
 import random
 import socket
-import statistics
-import subprocess
 import threading
 import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_models
 import pytest
 from onnx_models import node, value
+from process_samples import ProcessSample, early_and_late, process_sample
 from served_requests import ServerProcess, ask, inputs_of, serving_process
 
 from infersdk.data import DETECTOR, IMAGE
@@ -78,21 +77,6 @@ def tables(folder: Path) -> dict[str, Any]:
             **one,
         },
     }
-
-
-class Sample(NamedTuple):
-    """A process at one time."""
-
-    rss: int
-    descriptors: int
-    threads: int
-
-
-def sample_of(process: subprocess.Popen[str]) -> Sample:
-    folder = Path("/proc", str(process.pid))
-    fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    descriptors = len(list((folder / "fd").iterdir()))
-    return Sample(int(fields["VmRSS"].split()[0]) << 10, descriptors, int(fields["Threads"]))
 
 
 @pytest.fixture
@@ -313,18 +297,12 @@ def work(
     client.close()
 
 
-def quarter(samples: list[Sample], number: int, of: Callable[[Sample], int]) -> float:
-    """The median of a quarter of the samples, from 0."""
-    size = len(samples) // 4
-    return statistics.median(of(one) for one in samples[number * size : (number + 1) * size])
-
-
 def test_valid_requests_among_hostile_ones(server: ServerProcess, tmp_path: Path) -> None:
     first = ask(server.http_port, "/predict?model=detector", Path(IMAGE).read_bytes())
     assert first.status == 200, first
     expected = first.json()["results"]
     assert expected
-    end, failures, samples, done = time.monotonic() + SECONDS, list[str](), list[Sample](), list[Counter[str]]()
+    end, failures, samples, done = time.monotonic() + SECONDS, list[str](), list[ProcessSample](), list[Counter[str]]()
     threads = [
         threading.Thread(target=work, args=(number, server, expected, end, failures, done)) for number in range(CLIENTS)
     ]
@@ -332,7 +310,7 @@ def test_valid_requests_among_hostile_ones(server: ServerProcess, tmp_path: Path
         thread.start()
     while any(thread.is_alive() for thread in threads):
         assert server.process.poll() is None, (tmp_path / "log.txt").read_text()[-3000:]
-        samples.append(sample_of(server.process))
+        samples.append(process_sample(server.process.pid))
         time.sleep(1)
     counts = sum(done, Counter[str]())
     assert not failures, "\n".join(failures)
@@ -342,12 +320,13 @@ def test_valid_requests_among_hostile_ones(server: ServerProcess, tmp_path: Path
         told.getvalue()
     )
     assert ask(server.http_port, "/v2/health/ready").status == 200
-    growth = quarter(samples, 3, lambda one: one.rss) - quarter(samples, 1, lambda one: one.rss)
+    early, late = early_and_late(samples)
+    growth = late.memory - early.memory
     assert growth < GROWTH, f"{growth / 1e6:.0f} MB more: {told.getvalue()}"
-    assert quarter(samples, 3, lambda one: one.threads) <= quarter(samples, 1, lambda one: one.threads) + 8
+    assert late.threads <= early.threads + 8
     time.sleep(5)  # the connections that clients have left end by `read_timeout`
-    left = sample_of(server.process).descriptors
-    assert left <= quarter(samples, 1, lambda one: one.descriptors) + 8, (left, told.getvalue())
+    left = process_sample(server.process.pid).descriptors
+    assert left <= early.descriptors + 8, (left, told.getvalue())
     print(told.getvalue())
     server.process.terminate()
     assert server.process.wait(60) == 0

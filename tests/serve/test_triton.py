@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import serve_models
-from served_requests import Answer, ask, inputs_of, simple_body
+from served_requests import Answer, ask, binary_body, inputs_of, simple_body
 from triton_repository import COMMAND, REASON, Ports, running, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not COMMAND, reason=REASON)]
@@ -100,14 +100,12 @@ def test_bytes(server: Any, triton: Ports, datatype: str, rng: np.random.Generat
     x = serve_models.values(datatype, (2, 4), rng)
     if x.dtype.kind == "f":
         x = np.abs(x)
-    entry = {"name": "INPUT0", "shape": [2, 4], "datatype": datatype, "parameters": {"binary_data_size": x.nbytes}}
     for parameters in ({"binary_data_output": True}, {}):
-        head = json.dumps({"inputs": [entry], "parameters": parameters}).encode()
-        headers = {"Inference-Header-Content-Length": str(len(head))}
+        body, headers = binary_body(datatype, [2, 4], x.tobytes(), parameters=parameters)
         path = f"/v2/models/identity_{datatype}/infer"
         if datatype == "FP16" and not parameters:
             continue  # see test_differences
-        ours, theirs = both(server, triton, path, head + x.tobytes(), headers=headers)
+        ours, theirs = both(server, triton, path, body, headers=headers)
         assert (ours.status, theirs.status) == (200, 200)
         if parameters:
             split = [int(answer.headers["inference-header-content-length"]) for answer in (ours, theirs)]
@@ -172,9 +170,7 @@ def changed(**change: Any) -> dict[str, Any]:
     return body
 
 
-HEAD = json.dumps(
-    {"inputs": [{"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}]}
-).encode()
+ZEROS, HEADERS = binary_body("FP32", [1, 4], bytes(16))
 
 
 @pytest.mark.parametrize(
@@ -199,9 +195,9 @@ HEAD = json.dumps(
         ("/v2/models/simple/infer", simple_body() | {"inputs": simple_body()["inputs"][:1]}, {}),
         ("/v2/models/simple/infer", simple_body() | {"inputs": []}, {}),
         ("/v2/models/simple/infer", simple_body() | {"outputs": [{"name": "OUTPUT7"}]}, {}),
-        ("/v2/models/identity_FP32/infer", HEAD + bytes(15), {"Inference-Header-Content-Length": str(len(HEAD))}),
-        ("/v2/models/identity_FP32/infer", HEAD + bytes(17), {"Inference-Header-Content-Length": str(len(HEAD))}),
-        ("/v2/models/identity_FP32/infer", HEAD + bytes(16), {"Inference-Header-Content-Length": "9999"}),
+        ("/v2/models/identity_FP32/infer", ZEROS[:-1], HEADERS),
+        ("/v2/models/identity_FP32/infer", ZEROS + b"\0", HEADERS),
+        ("/v2/models/identity_FP32/infer", ZEROS, {"Inference-Header-Content-Length": "9999"}),
         ("/v2/repository/models/nonesuch/unload", b"{}", {}),
         ("/v2/systemsharedmemory/region/nonesuch/status", None, {}),
     ],
@@ -288,8 +284,7 @@ def test_differences(server: Any, triton: Ports) -> None:
     assert statuses(simple, b"", headers={"Content-Encoding": "br"}) == (415, 501)
     half = {"name": "INPUT0", "shape": [1, 4], "datatype": "FP16", "data": [1, 2, 3, 4]}
     assert statuses("/v2/models/identity_FP16/infer", {"inputs": [half]}) == (200, 400)
-    headers = {"Inference-Header-Content-Length": str(len(HEAD))}
-    x = struct.pack("<4f", float("nan"), 1, 2, 3)
-    assert statuses("/v2/models/identity_FP32/infer", HEAD + x, headers=headers) == (400, 200), "NaN is no JSON"
+    body, headers = binary_body("FP32", [1, 4], struct.pack("<4f", float("nan"), 1, 2, 3))
+    assert statuses("/v2/models/identity_FP32/infer", body, headers=headers) == (400, 200), "NaN is no JSON"
     register = "/v2/systemsharedmemory/region/x/register"
     assert statuses(register, {"key": "/infersdk-nonesuch", "byte_size": 4}) == (400, 500)

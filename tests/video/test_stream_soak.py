@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import os
-import statistics
 import sys
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ from infersdk.video import Streams, stream
 
 pytest.importorskip("av")
 import live_server
+from process_samples import early_and_late, process_sample
 from rounds import Worker
 
 TIMEOUT = 3.0
@@ -63,21 +63,18 @@ GPU = Scenario(
 
 
 class Sample(NamedTuple):
-    """Bytes of memory of this process, and of the device by all processes; open descriptors; threads."""
+    """A sample of this process, and the bytes of memory of the device by all processes."""
 
     memory: float
-    device_memory: float
     descriptors: float
     threads: float
+    device_memory: float
 
 
 def sample(on_device: bool) -> Sample:
     gc.collect()
     device = device_info("cuda:0") if on_device else {"total_bytes": 0, "free_bytes": 0}
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    memory = int(fields["VmRSS"].split()[0]) << 10
-    held = device["total_bytes"] - device["free_bytes"]
-    return Sample(memory, held, len(os.listdir("/proc/self/fd")), int(fields["Threads"]))
+    return Sample(*process_sample(), device["total_bytes"] - device["free_bytes"])
 
 
 @pytest.mark.soak
@@ -135,11 +132,7 @@ def test_streams_that_fail_again_and_again(scenario: Scenario, assets: Path, tmp
         print(name, items[name], state)
     dropped = sum(state.dropped for state in health.values())
     print(f"{items.total()} results in {seconds:g} s, {dropped} dropped, {faults}")
-    quarter = len(samples) // 4
-    early, late = (
-        Sample(*(statistics.median(values) for values in zip(*part, strict=True)))
-        for part in (samples[quarter : 2 * quarter], samples[-quarter:])
-    )
+    early, late = early_and_late(samples)
     print(early, late, sep="\n")
     most = max(items.values())
     for name, state in health.items():

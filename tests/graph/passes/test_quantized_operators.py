@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx_models import node, numbered, run, save, value
+from quantised_models import quantised_by_onnxruntime
 
 import infersdk
 from infersdk.errors import UnsupportedModelError
@@ -54,23 +55,11 @@ def plain(model: Path | bytes, data: list[np.ndarray[Any, Any]]) -> np.ndarray[A
 def quantised(path: Path, data: list[np.ndarray[Any, Any]], **settings: Any) -> Path:
     """By ONNX Runtime's own quantiser."""
     quantization = pytest.importorskip("onnxruntime.quantization")
-
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[name-defined, misc]
-        def __init__(self) -> None:
-            self._left = iter([{"x": x} for x in data])
-
-        def get_next(self) -> Any:
-            return next(self._left, None)
-
-    target = path.with_name("foreign.onnx")
     symmetric = settings.pop("symmetric", False)
     kinds = {name: getattr(quantization.QuantType, settings.pop(name)) for name in ("activation_type", "weight_type")}
     form = getattr(quantization.QuantFormat, settings.pop("form"))
-    quantization.quantize_static(
-        str(path), str(target), Reader(), quant_format=form, extra_options={"ActivationSymmetric": symmetric}, **kinds,
-        **settings,
-    )  # fmt: skip
-    return target
+    extra = {"ActivationSymmetric": symmetric}
+    return quantised_by_onnxruntime(path, data, quant_format=form, extra_options=extra, **kinds, **settings)
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])

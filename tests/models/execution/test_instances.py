@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
+from waiting import together
 
 from infersdk.errors import ClosedError
 from infersdk.infer import Scheduling
 from infersdk.models.execution import cuda
 from infersdk.models.execution.cuda import INSTANCES, CudaInstances
-
-LONG = 20.0
 
 
 class Network:
@@ -93,24 +91,15 @@ def test_an_error_belongs_to_its_batch(instances: CudaInstances) -> None:
 
 
 def test_many_threads(instances: CudaInstances) -> None:
-    wrong: list[int] = []
-
     def work(seed: int) -> None:
         pending: list[tuple[int, cuda.CudaRun]] = []
         for number in range(100, 300):
             pending.append((number, queued(instances, number, seed)))
             if len(pending) > seed % 5:
                 expected, run = pending.pop(0)
-                if run.results() != [2 * expected, 2 * seed]:
-                    wrong.append(expected)
+                assert run.results() == [2 * expected, 2 * seed]
 
-    threads = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(20, 28)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LONG)
-        assert not thread.is_alive(), "it hangs"
-    assert not wrong
+    together(work, range(20, 28))
     assert len(Network.made) == INSTANCES
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import serve_models
-from served_requests import ask, simple_body
+from served_requests import ask, binary_body, simple_body
 
 INFER = "/v2/models/simple/infer"
 
@@ -104,12 +104,6 @@ def test_values_that_json_lacks(server: Any) -> None:
     headers = {"Inference-Header-Content-Length": "0"}
     answer = ask(server.http_port, "/v2/models/identity_FP32/infer", x.tobytes(), headers=headers)
     assert answer.body.endswith(x.tobytes())
-    entry = {"name": "INPUT0", "shape": [1, 4], "datatype": "FP32", "parameters": {"binary_data_size": 16}}
-    head = json.dumps({"inputs": [entry]}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(head))}
-    answer = ask(server.http_port, "/v2/models/identity_FP32/infer", head + x.tobytes(), headers=headers)
-    assert answer.status == 400
-    assert "ask for it with binary_data" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -215,9 +209,7 @@ def test_paths_and_methods(server: Any) -> None:
 
 def test_bytes_that_are_not_text_in_json(server: Any) -> None:
     raw = struct.pack("<I", 2) + b"\xff\xfe"
-    entry = {"name": "INPUT0", "shape": [1, 1], "datatype": "BYTES", "parameters": {"binary_data_size": len(raw)}}
-    head = json.dumps({"inputs": [entry]}).encode()
-    headers = {"Inference-Header-Content-Length": str(len(head))}
-    answer = ask(server.http_port, "/v2/models/simple_identity/infer", head + raw, headers=headers)
+    body, headers = binary_body("BYTES", [1, 1], raw)
+    answer = ask(server.http_port, "/v2/models/simple_identity/infer", body, headers=headers)
     assert answer.status == 400
     assert "is not UTF-8, and the model takes text" in answer.json()["error"]

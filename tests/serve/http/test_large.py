@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served_requests import SHARED_MEMORY, ask, serving, simple_body
+from served_requests import SHARED_MEMORY, ask, binary_body, serving, simple_body
 
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.serve.http import app, exchange, infer_codec, predict
@@ -38,12 +38,6 @@ def numbers(count: int) -> dict[str, Any]:
     return {"inputs": [{"name": "INPUT0", "shape": [1, count], "datatype": "FP32", "data": [1] * count}]}
 
 
-def binary(datatype: str, shape: list[int], data: bytes, **more: Any) -> tuple[bytes, dict[str, str]]:
-    entry = {"name": "INPUT0", "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": len(data)}}
-    head = json.dumps({"inputs": [entry], **more}).encode()
-    return head + data, {"Inference-Header-Content-Length": str(len(head))}
-
-
 def refused(answer: Any, said: str, status: int = 413) -> None:
     assert answer.status == status, answer.body[:200]
     assert said in answer.json()["error"]
@@ -62,10 +56,10 @@ def test_json_has_a_limit_of_bytes(small: Any, packed: bool) -> None:
 
 
 def test_bytes_behind_the_json_do_not_count_for_it(small: Any) -> None:
-    body, headers = binary("FP32", [1, 4500], bytes(18_000), parameters={"binary_data_output": True})
+    body, headers = binary_body("FP32", [1, 4500], bytes(18_000), parameters={"binary_data_output": True})
     for given, own in ((body, {}), (gzip.compress(body), {"Content-Encoding": "gzip"})):
         assert ask(small.http_port, INFER, given, headers=headers | own).status == 200
-    larger, headers = binary("FP32", [1, 6000], bytes(24_000))
+    larger, headers = binary_body("FP32", [1, 6000], bytes(24_000))
     refused(
         ask(small.http_port, INFER, gzip.compress(larger), headers=headers | {"Content-Encoding": "gzip"}),
         "20,000 bytes after decompression, the limit (max_decompressed)",
@@ -111,14 +105,14 @@ def test_json_of_other_paths_is_short(server: Any) -> None:
 
 def test_elements_of_bytes_have_a_limit(small: Any) -> None:
     for count, status in ((500, 200), (601, 413)):
-        body, headers = binary("BYTES", [1, count], bytes(4 * count), parameters={"binary_data_output": True})
+        body, headers = binary_body("BYTES", [1, count], bytes(4 * count), parameters={"binary_data_output": True})
         assert ask(small.http_port, "/v2/models/simple_identity/infer", body, headers=headers).status == status
 
 
 def test_elements_of_an_answer_as_json_have_a_limit(small: Any) -> None:
-    body, headers = binary("FP32", [1, 700], bytes(2800))
+    body, headers = binary_body("FP32", [1, 700], bytes(2800))
     refused(ask(small.http_port, INFER, body, headers=headers), "ask for them with binary_data")
-    body, headers = binary("FP32", [1, 700], bytes(2800), parameters={"binary_data_output": True})
+    body, headers = binary_body("FP32", [1, 700], bytes(2800), parameters={"binary_data_output": True})
     assert ask(small.http_port, INFER, body, headers=headers).status == 200
 
 

@@ -14,7 +14,6 @@ It has the inputs and outputs of `infersdk serve`, and uses the same queue and p
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
 import os
 import threading
@@ -105,7 +104,7 @@ def _predictor_class() -> Any:
             return [info.fields for info in self._endpoint.outputs]
 
         async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-            answer = _answer_v1 if isinstance(payload, Mapping) else _answer
+            answer = _answer if isinstance(payload, kserve.InferRequest) else _answer_v1
             try:
                 with self._endpoint.request() as tally:
                     if not self.ready:
@@ -137,13 +136,11 @@ async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any, ta
     )  # fmt: skip
 
 
-async def _answer_v1(
-    endpoint: Endpoint, settings: ServerSettings, payload: Mapping[str, Any], tally: RequestTally
-) -> dict[str, Any]:
-    """A request of V1."""
+async def _answer_v1(endpoint: Endpoint, settings: ServerSettings, payload: Any, tally: RequestTally) -> dict[str, Any]:
+    """A request of V1: the value of a body of JSON, or the bytes of another one."""
     if not isinstance(endpoint, ImageEndpoint):
         raise RequestError(f"model {endpoint.name!r} takes tensors; send it requests of v2")
-    instances = payload.get("instances")
+    instances = payload.get("instances") if isinstance(payload, Mapping) else None
     if not isinstance(instances, Sequence) or isinstance(instances, str) or set(payload) != {"instances"}:
         raise RequestError('a request of V1 is {"instances": [{"b64": TEXT}, ...]}')
     if not 1 <= len(instances) <= settings.max_images:
@@ -163,7 +160,7 @@ def _image(instance: Any) -> bytes:
 def _decoded(text: str | bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except (TypeError, ValueError):
         raise RequestError("an image is not encoded in base64") from None
 
 
@@ -187,7 +184,7 @@ def _array(given: Any) -> npt.NDArray[Any]:
         raise _without(f"input {given.name!r}", "shared_memory_region")
     try:
         array: npt.NDArray[Any] = given.as_numpy()
-    except (ValueError, TypeError, InvalidInput) as error:
+    except (ValueError, TypeError, OverflowError, InvalidInput) as error:
         raise RequestError(f"input {given.name!r} is not {given.datatype} {list(given.shape)}: {error}") from None
     encoded = parameters.get("encoding")
     if encoded is None:

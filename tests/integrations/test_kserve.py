@@ -20,6 +20,7 @@ from served_requests import ask, inputs_of, simple_body
 from waiting import free_port, until
 
 import infersdk
+from infersdk.data import DETECTOR
 from infersdk.integrations.kserve import predictor
 
 kserve: Any = pytest.importorskip("kserve", reason='the tests of KServe need it: pip install "infersdk[kserve]"')
@@ -165,6 +166,33 @@ def test_images(ports: Ports, assets: Path) -> None:
     np.testing.assert_allclose(result["detection_boxes"][0], expected.xyxy, atol=1e-2)
     for wrong in ({"instances": []}, {"instances": ["x"]}, {"instances": [{"b64": "?"}]}, {"instances": [{"b64": ""}]}):
         assert ask(ports.http, "/v1/models/detector:predict", wrong, headers=headers).status == 400
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "message"),
+    [
+        ("UINT8", [1, 300], "input 'INPUT0' is not UINT8 [2]"),
+        ("UINT8", [1, -1], "input 'INPUT0' is not UINT8 [2]"),
+        ("INT8", [1, 200], "input 'INPUT0' is not INT8 [2]"),
+        ("BYTES", ["", 5], "an image is not encoded in base64"),
+        ("BYTES", ["", None], "an image is not encoded in base64"),
+    ],
+)
+def test_values_that_are_not_of_the_datatype(ports: Ports, datatype: str, data: list[Any], message: str) -> None:
+    one = {"name": "INPUT0", "shape": [2], "datatype": datatype, "data": data}
+    if datatype == "BYTES":
+        one["parameters"] = {"encoding": "base64"}
+    headers = {"Content-Type": "application/json"}
+    answer = ask(ports.http, "/v2/models/simple/infer", {"inputs": [one]}, headers=headers)
+    assert (answer.status, message in answer.json()["error"]) == (400, True), answer.body
+
+
+@pytest.mark.parametrize("body", [[1], "x", {"instances": "x"}])
+def test_a_body_that_is_no_request_of_v1(body: Any) -> None:
+    model = predictor({"models": {"detector": {"type": "yolov5", "path": str(DETECTOR)}}}, "detector")
+    with pytest.raises(kserve.errors.InvalidInput, match="a request of V1 is"):
+        asyncio.run(model.predict(body))
+    model.stop()
 
 
 def test_what_there_is_not(tables: dict[str, Any]) -> None:

@@ -203,7 +203,9 @@ def _values(parameters: Any) -> dict[str, Any]:
         which = getattr(value, "WhichOneof", None)
         kind = None if which is None else which("parameter_choice")
         if which is not None and kind is None:
-            raise RequestError(f"parameter {name!r} has no value")
+            raise RequestError(
+                f"parameter {name!r} has no value; KServe takes bools, integers and text by gRPC: send floats over HTTP"
+            )
         values[name] = value if kind is None else getattr(value, kind)
     return values
 

@@ -212,6 +212,15 @@ def test_the_newest_version_serves(tables: dict[str, Any]) -> None:
     model.stop()
 
 
+def test_a_float_as_a_parameter_over_grpc(ports: Ports) -> None:
+    """KServe's message has no field for the `double_param` of other clients: it arrives empty."""
+    from kserve.protocol.grpc.grpc_predict_v2_pb2 import InferParameter
+
+    with pytest.raises(Exception, match="'deadline' has no value; .*: send floats over HTTP") as raised:
+        over_grpc(ports, kserve.InferRequest("simple", [], parameters={"deadline": InferParameter()}))
+    assert "INVALID_ARGUMENT" in str(raised.value)
+
+
 @pytest.mark.parametrize("where", ["inputs", "outputs"])
 def test_shared_memory_is_refused(ports: Ports, where: str) -> None:
     body = simple_body()

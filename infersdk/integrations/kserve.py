@@ -77,8 +77,10 @@ def _predictor_class() -> Any:
     """The subclass of `kserve.Model`, which is there only where KServe is."""
     try:
         import kserve
+        from kserve.model_server import app
     except ImportError as error:
         raise BackendUnavailableError(f'KServe is missing ({error}): pip install "infersdk[kserve]"') from None
+    app.add_exception_handler(RequestError, _answer_refused)
 
     class Predictor(kserve.Model):  # type: ignore[misc]
         """A model of `infersdk`. KServe calls the methods."""
@@ -226,6 +228,11 @@ def _as_kserve(error: Exception, name: str, *, grpc: bool) -> Any:
         return ModelNotReady(name, refused.message)
     if refused.status is Status.INTERNAL:
         return InferenceError(refused.message)
-    from fastapi import HTTPException
+    return refused
 
-    return HTTPException(refused.status.http, refused.message, dict(refused.headers) or None)
+
+async def _answer_refused(request: Any, refused: RequestError) -> Any:
+    """The answer over HTTP to a request that failed with a status for which KServe has no exception."""
+    from fastapi.responses import JSONResponse
+
+    return JSONResponse({"error": refused.message}, refused.status.http, dict(refused.headers))

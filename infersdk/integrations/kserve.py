@@ -18,7 +18,7 @@ import functools
 import os
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +52,8 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
     HTTP KServe takes text alone, and they are base64 with the parameter `encoding = "base64"` of the input. Requests of
     V1 are for models of images: `{"instances": [{"b64": TEXT}, ...]}` gives `{"predictions": [ROWS, ...]}`. Of a model
     with versions the newest is served. `stop()` returns at once; the model is freed on a thread of its own when its
-    requests have ended, after the setting `drain` at the latest.
+    requests have ended, after the setting `drain` at the latest. With `ModelServer(workers=2)` each process loads the
+    model from the configuration.
 
     Args:
         config: a file or a mapping, as `infersdk serve` takes it.
@@ -68,8 +69,8 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
     whole = read(config)
     table = model_table(whole, model)
     own = ServerSettings.of(server_table(whole), **settings)
-    kind = _predictor_class()
-    return kind(load_endpoint(name or model, *newest_table(model, table), own), own)
+    kind, again = _predictor_class(), functools.partial(predictor, config, model, name, **settings)
+    return kind(load_endpoint(name or model, *newest_table(model, table), own), own, again)
 
 
 @functools.cache
@@ -85,10 +86,13 @@ def _predictor_class() -> Any:
     class Predictor(kserve.Model):  # type: ignore[misc]
         """A model of `infersdk`. KServe calls the methods."""
 
-        def __init__(self, endpoint: Endpoint, settings: ServerSettings) -> None:
+        def __init__(self, endpoint: Endpoint, settings: ServerSettings, again: Callable[[], Predictor]) -> None:
             super().__init__(endpoint.name)
-            self._endpoint, self._settings = endpoint, settings
+            self._endpoint, self._settings, self._again = endpoint, settings, again
             self.ready = True
+
+        def __reduce__(self) -> Any:
+            return self._again, ()
 
         def load(self) -> bool:
             return bool(self.ready)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -230,6 +231,16 @@ def test_shared_memory_is_refused(ports: Ports, where: str) -> None:
     answer = ask(ports.http, "/v2/models/simple/infer", body, headers=headers)
     assert answer.status == 400
     assert "has no 'shared_memory" in answer.body.decode(), answer.body
+
+
+def test_a_pickled_model_is_loaded_again(tables: dict[str, Any]) -> None:
+    """KServe does so for each of its processes, with more than one worker."""
+    model = predictor({"models": tables}, "simple", name="other", max_queue=5)
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.name, again.ready, again._settings) == ("other", True, model._settings)
+    assert again._endpoint is not model._endpoint
+    model.stop()
+    again.stop()
 
 
 def test_stop_frees_the_model(tables: dict[str, Any]) -> None:

@@ -45,6 +45,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--config", type=Path, default=Path(__file__).with_suffix(".toml"))
     parser.add_argument("--frames", type=int, help="maximum number of frames")
     arguments = parser.parse_args(argv)
+    if arguments.frames is not None and arguments.frames < 1:
+        parser.error(f"--frames is {arguments.frames}; give 1 or more, or leave it out for the whole video")
 
     tracks: dict[int, str] = {}
     errors, areas = Counter[str](), list[float]()

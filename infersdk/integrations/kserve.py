@@ -14,12 +14,11 @@ It has the inputs and outputs of `infersdk serve`, and uses the same queue and p
 from __future__ import annotations
 
 import base64
-import binascii
 import functools
 import os
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +52,8 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
     HTTP KServe takes text alone, and they are base64 with the parameter `encoding = "base64"` of the input. Requests of
     V1 are for models of images: `{"instances": [{"b64": TEXT}, ...]}` gives `{"predictions": [ROWS, ...]}`. Of a model
     with versions the newest is served. `stop()` returns at once; the model is freed on a thread of its own when its
-    requests have ended, after the setting `drain` at the latest.
+    requests have ended, after the setting `drain` at the latest. With `ModelServer(workers=2)` each process loads the
+    model from the configuration.
 
     Args:
         config: a file or a mapping, as `infersdk serve` takes it.
@@ -69,8 +69,8 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
     whole = read(config)
     table = model_table(whole, model)
     own = ServerSettings.of(server_table(whole), **settings)
-    kind = _predictor_class()
-    return kind(load_endpoint(name or model, *newest_table(model, table), own), own)
+    kind, again = _predictor_class(), functools.partial(predictor, config, model, name, **settings)
+    return kind(load_endpoint(name or model, *newest_table(model, table), own), own, again)
 
 
 @functools.cache
@@ -78,16 +78,21 @@ def _predictor_class() -> Any:
     """The subclass of `kserve.Model`, which is there only where KServe is."""
     try:
         import kserve
+        from kserve.model_server import app
     except ImportError as error:
         raise BackendUnavailableError(f'KServe is missing ({error}): pip install "infersdk[kserve]"') from None
+    app.add_exception_handler(RequestError, _answer_refused)
 
     class Predictor(kserve.Model):  # type: ignore[misc]
         """A model of `infersdk`. KServe calls the methods."""
 
-        def __init__(self, endpoint: Endpoint, settings: ServerSettings) -> None:
+        def __init__(self, endpoint: Endpoint, settings: ServerSettings, again: Callable[[], Predictor]) -> None:
             super().__init__(endpoint.name)
-            self._endpoint, self._settings = endpoint, settings
+            self._endpoint, self._settings, self._again = endpoint, settings, again
             self.ready = True
+
+        def __reduce__(self) -> Any:
+            return self._again, ()
 
         def load(self) -> bool:
             return bool(self.ready)
@@ -105,7 +110,7 @@ def _predictor_class() -> Any:
             return [info.fields for info in self._endpoint.outputs]
 
         async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-            answer = _answer_v1 if isinstance(payload, Mapping) else _answer
+            answer = _answer if isinstance(payload, kserve.InferRequest) else _answer_v1
             try:
                 with self._endpoint.request() as tally:
                     if not self.ready:
@@ -137,13 +142,11 @@ async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any, ta
     )  # fmt: skip
 
 
-async def _answer_v1(
-    endpoint: Endpoint, settings: ServerSettings, payload: Mapping[str, Any], tally: RequestTally
-) -> dict[str, Any]:
-    """A request of V1."""
+async def _answer_v1(endpoint: Endpoint, settings: ServerSettings, payload: Any, tally: RequestTally) -> dict[str, Any]:
+    """A request of V1: the value of a body of JSON, or the bytes of another one."""
     if not isinstance(endpoint, ImageEndpoint):
         raise RequestError(f"model {endpoint.name!r} takes tensors; send it requests of v2")
-    instances = payload.get("instances")
+    instances = payload.get("instances") if isinstance(payload, Mapping) else None
     if not isinstance(instances, Sequence) or isinstance(instances, str) or set(payload) != {"instances"}:
         raise RequestError('a request of V1 is {"instances": [{"b64": TEXT}, ...]}')
     if not 1 <= len(instances) <= settings.max_images:
@@ -163,7 +166,7 @@ def _image(instance: Any) -> bytes:
 def _decoded(text: str | bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except (TypeError, ValueError):
         raise RequestError("an image is not encoded in base64") from None
 
 
@@ -187,7 +190,7 @@ def _array(given: Any) -> npt.NDArray[Any]:
         raise _without(f"input {given.name!r}", "shared_memory_region")
     try:
         array: npt.NDArray[Any] = given.as_numpy()
-    except (ValueError, TypeError, InvalidInput) as error:
+    except (ValueError, TypeError, OverflowError, InvalidInput) as error:
         raise RequestError(f"input {given.name!r} is not {given.datatype} {list(given.shape)}: {error}") from None
     encoded = parameters.get("encoding")
     if encoded is None:
@@ -206,7 +209,9 @@ def _values(parameters: Any) -> dict[str, Any]:
         which = getattr(value, "WhichOneof", None)
         kind = None if which is None else which("parameter_choice")
         if which is not None and kind is None:
-            raise RequestError(f"parameter {name!r} has no value")
+            raise RequestError(
+                f"parameter {name!r} has no value; KServe takes bools, integers and text by gRPC: send floats over HTTP"
+            )
         values[name] = value if kind is None else getattr(value, kind)
     return values
 
@@ -227,6 +232,11 @@ def _as_kserve(error: Exception, name: str, *, grpc: bool) -> Any:
         return ModelNotReady(name, refused.message)
     if refused.status is Status.INTERNAL:
         return InferenceError(refused.message)
-    from fastapi import HTTPException
+    return refused
 
-    return HTTPException(refused.status.http, refused.message, dict(refused.headers) or None)
+
+async def _answer_refused(request: Any, refused: RequestError) -> Any:
+    """The answer over HTTP to a request that failed with a status for which KServe has no exception."""
+    from fastapi.responses import JSONResponse
+
+    return JSONResponse({"error": refused.message}, refused.status.http, dict(refused.headers))

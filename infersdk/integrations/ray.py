@@ -26,6 +26,7 @@ import numpy as np
 from ..errors import BackendUnavailableError, ConfigError, ImageError
 from ..models import create
 from ..models.results.plain import plain_rows
+from ..serve.errors import as_request_error
 from ..serve.repository import newest_table
 
 if TYPE_CHECKING:
@@ -101,8 +102,8 @@ def _image(value: Any) -> Any:
 def deployment(config: _Config, model: str, **options: Any) -> Any:
     """An application of Ray Serve with one model of a configuration.
 
-    Its handle takes an image (`await handle.remote(data)`) and returns the rows of its result; over HTTP the body is
-    the image.
+    Its handle takes an image (`await handle.remote(data)`) and returns the rows of its result. Over HTTP the body is
+    the image; a request that fails is answered by `{"error": TEXT}`, with the status codes of `infersdk serve`.
 
     Args:
         options: of the deployment: `num_replicas`, `ray_actor_options`, `max_ongoing_requests`, ...
@@ -125,7 +126,19 @@ class _Replica:
 
     async def __call__(self, request: Any) -> Any:
         """The rows of an image, as dicts; of an HTTP request, whose body is the image."""
-        image = await request.body() if hasattr(request, "body") else request
-        if isinstance(image, str):
-            raise ConfigError("an image is bytes or an array here; text would be opened as a path on the server")
-        return plain_rows(await self._model.infer(image))
+        over_http = hasattr(request, "body")
+        image = await request.body() if over_http else request
+        if isinstance(image, (str, os.PathLike)):
+            raise ConfigError(
+                f"an image is bytes or an array here, not a {type(image).__name__}; a Path or text would be opened as a"
+                " path on the server"
+            )
+        try:
+            return plain_rows(await self._model.infer(image))
+        except Exception as error:
+            if not over_http:
+                raise
+            from fastapi.responses import JSONResponse
+
+            refused = as_request_error(error)
+            return JSONResponse({"error": refused.message}, refused.status.http, dict(refused.headers))

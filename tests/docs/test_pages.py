@@ -12,12 +12,14 @@ import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
-from docs.page_code import DOCS, FOREIGN, ROOT, blocks, commands, compiled, missing_package, run
+from docs.page_code import DOCS, FOREIGN, ROOT, blocks, commands, compiled, missing_package, run, run_python
 
 from docs import scenes
-from infersdk.errors import ConfigError, ModelNotFoundError
+from infersdk import Device, Infer
+from infersdk.errors import ConfigError, DeviceUnavailableError, ModelNotFoundError, PrecisionUnavailableError
 
 #: Pages that another test runs.
 ELSEWHERE = {"custom-operators.md", "serving.md"}
@@ -95,6 +97,23 @@ def test_moving_changes_at_most_five_lines() -> None:
             block.size for block in difflib.SequenceMatcher(a=before, b=after, autojunk=False).get_matching_blocks()
         )
         assert len(after) - kept <= 5, section.partition("\n")[0]
+
+
+def test_the_smallest_backend_refuses_what_it_does_not_have() -> None:
+    block = next(block for block in blocks("backends/writing-a-backend.md") if block.title == "infersdk_mine.py")
+    namespace: dict[str, Any] = {}
+    run_python(block.code, "writing-a-backend.md", namespace)
+    with pytest.raises(DeviceUnavailableError, match="device 'cpu:1'"):
+        namespace["MyInfer"](b"model", device=Device.parse("cpu:1"))
+    with pytest.raises(PrecisionUnavailableError, match="precision 'fp16'"):
+        namespace["MyInfer"](b"model", precision="fp16")
+
+
+def test_the_page_about_backends_has_each_method_that_one_overrides() -> None:
+    backend = pytest.importorskip("infersdk.backends.onnxruntime").OnnxRuntimeInfer
+    text = (DOCS / "backends" / "writing-a-backend.md").read_text("utf-8")
+    methods = [name for name, value in vars(backend).items() if callable(value) and name in vars(Infer)]
+    assert [name for name in methods if f"| `{name}(" not in text] == []
 
 
 @pytest.mark.parametrize("page", ["../README.md", *(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))])

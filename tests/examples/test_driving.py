@@ -63,6 +63,13 @@ def test_a_stream_that_changes_its_size(driving: Any, monkeypatch: pytest.Monkey
         assert [frame.size for frame in reader] == [(64, 48)] * 2
 
 
+@pytest.mark.parametrize("frames", ["-1", "0"])
+def test_a_number_of_frames_below_one(driving: Any, frames: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        driving.main(["drive.mp4", "out.mp4", "--frames", frames])
+    assert f"--frames is {frames}; give 1 or more" in capsys.readouterr().err
+
+
 @pytest.mark.assets
 @pytest.mark.slow
 def test_driving(driving: Any, assets: Path, tmp_path: Path) -> None:

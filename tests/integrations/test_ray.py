@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ import pytest
 
 import infersdk
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError
+from infersdk.errors import ConfigError, Overloaded
+from infersdk.integrations.ray import _Replica
 from infersdk.models import YOLOv5
 
 CONFIG = {
@@ -107,10 +109,53 @@ def test_a_deployment(cluster: Any, expected: Any) -> None:
         answers = [handle.remote(Path(IMAGE).read_bytes()) for _ in range(8)]
         for answer in answers:
             assert answer.result(timeout_s=60) == expected
-        with pytest.raises(Exception, match="text would be opened as a path"):
-            handle.remote("/etc/passwd").result(timeout_s=60)
+        for path in ("/etc/passwd", Path("/etc/passwd")):
+            with pytest.raises(Exception, match="text would be opened as a path"):
+                handle.remote(path).result(timeout_s=60)
     finally:
         serve.shutdown()
+
+
+@pytest.fixture(scope="module")
+def replica() -> _Replica:
+    return _Replica(CONFIG, "detector")
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", Path("/etc/passwd")])
+def test_a_replica_opens_no_path(replica: _Replica, path: Any) -> None:
+    with pytest.raises(ConfigError, match=f"not a {type(path).__name__}; a Path or text would be opened as a path"):
+        asyncio.run(replica(path))
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message", "headers"),
+    [
+        (None, 400, "not an image", {}),
+        (Overloaded("all slots are taken"), 429, "all slots are taken", {"retry-after": "1"}),
+        (RuntimeError("secret"), 500, "the server failed on this request", {}),
+    ],
+)
+def test_a_request_over_http_that_fails(
+    replica: _Replica,
+    error: Exception | None,
+    status: int,
+    message: str,
+    headers: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requests: Any = pytest.importorskip("fastapi").requests
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"no image"}
+
+    async def fails(image: bytes) -> Any:
+        raise error
+
+    if error is not None:
+        monkeypatch.setattr(replica._model, "infer", fails)
+    answer = asyncio.run(replica(requests.Request({"type": "http"}, receive)))
+    assert (answer.status_code, message in json.loads(answer.body)["error"]) == (status, True), answer.body
+    assert headers.items() <= dict(answer.headers).items()
 
 
 def test_the_newest_version_is_loaded(expected: Any) -> None:

@@ -117,6 +117,7 @@ class IdleRelease:
         self._lock = RLock()
         self._changed = Condition(self._lock)
         self._uses: list[None] = []  # an entry for each use
+        self._closed = False
         self._last_use = monotonic()
         self._released_at = -1.0  # the last use before the last release
         self.limit: float | None = None
@@ -124,6 +125,8 @@ class IdleRelease:
 
     def __enter__(self) -> None:
         with self._lock:
+            if self._closed:
+                raise ClosedError(f"{self._name} was closed; load it again")
             self._uses.append(None)
 
     def __exit__(self, *error: object) -> None:
@@ -181,8 +184,9 @@ class IdleRelease:
         return None
 
     def close(self) -> None:
-        """Ends the watching, and waits for a release in progress."""
+        """Refuses later uses, ends the watching, and waits for a release in progress."""
         with self._lock:
+            self._closed = True
             self.limit = None
             self._changed.notify_all()
 

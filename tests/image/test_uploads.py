@@ -14,7 +14,7 @@ from infersdk.core.device import Device
 from infersdk.core.memory_limit import MemoryBudget, charging
 from infersdk.core.stream import Stream
 from infersdk.core.tensor import Tensor
-from infersdk.errors import InputError, OutOfMemoryError
+from infersdk.errors import InputError, MemoryLimitError
 from infersdk.image import Geometry, PixelTransform, SharedImage
 from infersdk.image.uploads import UploadPools, bring_in
 from infersdk.ops.device import preprocess_batch
@@ -134,5 +134,5 @@ def test_an_upload_that_does_not_fit_leaves_the_next_ones() -> None:
                 bring_in(kept, stream)
                 np.testing.assert_array_equal(Tensor.from_dlpack(kept[1]).numpy(), pixels)
             else:
-                with pytest.raises(OutOfMemoryError):
+                with pytest.raises(MemoryLimitError):
                     bring_in(kept, stream)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from waiting import together, until
+from waiting import meanwhile, together, until
 
 import infersdk
 from infersdk import Infer, models
@@ -95,6 +95,26 @@ def test_close_waits_for_calls_and_later_ones_are_refused(model: models.YOLOv5) 
         model(images[0])
     with pytest.raises(ClosedError):
         next(model.stream(images))
+
+
+def test_calls_are_refused_while_the_requests_end(model: models.YOLOv5) -> None:
+    """Those of other threads would take the networks for which the last batch waits."""
+    image, goes_on = frames()[0], threading.Event()
+    model.submit(image).add_done_callback(lambda _: goes_on.wait(LONG))
+
+    def is_refused(use: Callable[[], Any]) -> bool:
+        try:
+            use()
+        except ClosedError as error:
+            return "was closed; load it again" in str(error)
+        return False
+
+    with meanwhile(lambda close: close(), [model.close]):
+        try:
+            for use in (lambda: model(image), lambda: model.submit(image), lambda: next(model.stream([image]))):
+                until(partial(is_refused, use))
+        finally:
+            goes_on.set()
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ def test_frames_that_another_stream_still_writes(assets: Path, detector: YOLOv5,
     ways: list[Any] = [
         detector.submit,
         lambda frame: detector.submit_many([frame])[0],
-        ModelGroup({"one": detector}).submit,
+        ModelGroup(one=detector).submit,
         Tiled(detector, tile=600).submit,
     ]
     for way in ways:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from .types import element_types, inner_graphs, signature
+from .types import RANDOM, element_types, inner_graphs, signature
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -133,7 +133,7 @@ class ShapeTrace:
         import onnx_ir as ir
         from onnx.reference.ops import load_op
 
-        if node.op_type.startswith("Random") or (not node.inputs and node.op_type != "Constant"):
+        if node.op_type in RANDOM or (not node.inputs and node.op_type != "Constant"):
             return False
         arrays = [None if value is None else self._read(node, value) for value in node.inputs]
         if any(array is None and value is not None for array, value in zip(arrays, node.inputs, strict=True)):

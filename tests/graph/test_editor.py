@@ -267,6 +267,18 @@ def test_functions_of_one_name_keep_their_own_nodes() -> None:
     assert [array.tolist() for array in run(graph, x=np.full(4, -2, np.float32)).values()] == [[2] * 4]
 
 
+def test_inferred_types_of_sequences() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,4] y) {
+            s = SplitToSequence<axis=1>(x)  t = Identity(s)  h = ConcatFromSequence<axis=1>(t)  y = Neg(h)
+        }
+    """)
+    graph = Graph.parse(model.SerializeToString())
+    graph.add_output("h")
+    graph.check()
+    np.testing.assert_array_equal(run(graph)["h"], X)
+
+
 def test_a_further_output(path: Path) -> None:
     graph = graphs.open(path)
     graph.add_output("d")

@@ -25,6 +25,7 @@ from ..errors import ConfigError, ModelFormatError, nearest
 from .files import model_bytes, read_model, write_model
 from .parts import extract_part, join_models, rewire
 from .passes import Pass, SetOpset, apply_passes
+from .types import inner_graphs, read_values
 from .weights import (
     Weights,
     add_weight,
@@ -213,8 +214,6 @@ class Graph:
             )
         node = self.add(operator, value, *inputs, name=name, **attributes)
         result = node.outputs[0]
-        if result.shape is None and is_output:
-            result.type, result.shape = value.type, value.shape
         for use in uses:
             use.node.replace_input_with(use.idx, result)
         if is_output:
@@ -223,6 +222,7 @@ class Graph:
             value.name = free_name(f"{called}_before_{operator}", value_names(self.model.graph))
             result.name = called
         self.model.graph.sort()
+        self._infer_from([value] if is_output else [], [result])
         return node
 
     def replace(
@@ -239,14 +239,17 @@ class Graph:
         """
         import onnx_ir as ir
 
-        made = []
+        made: list[ir.Node] = []
+        before: list[ir.Value] = []
         for node in [nodes] if isinstance(nodes, ir.Node) else list(nodes):
             new = self.add(operator, *(inputs or node.inputs), outputs=len(node.outputs), **attributes)
             rewire(self.model.graph, node.outputs, new.outputs)
             self._remove([node])
             new.name = node.name
             made.append(new)
+            before.extend(node.outputs)
         self.model.graph.sort()
+        self._infer_from(before, [output for new in made for output in new.outputs])
         return made
 
     def fuse(self, nodes: Sequence[ir.Node], operator: str, *inputs: ValueLike | None, **attributes: Any) -> ir.Node:
@@ -291,6 +294,7 @@ class Graph:
             return
         rewire(self.model.graph, node.outputs[:1], [source])
         self._remove([node])
+        self._infer_from(node.outputs[:1], [source])
 
     def rename(self, old: str, new: str) -> None:
         """Renames a node or a value.
@@ -413,6 +417,38 @@ class Graph:
 
     # ---- internal ----
 
+    def _infer_from(self, before: Sequence[ir.Value], after: Sequence[ir.Value]) -> None:
+        """Infers the types and shapes of the values `after` and of those that depend on them.
+
+        Declared sizes and types remain where inference finds none. Values of `after` without any get those of `before`.
+        """
+        import onnx_ir as ir
+
+        found = dict.fromkeys(after)
+        for node in self.model.graph:
+            if not found.keys().isdisjoint(read_values(node)):
+                inner = [one for graph in inner_graphs(node) for one in graph.all_nodes()]
+                found.update(dict.fromkeys(output for one in (node, *inner) for output in one.outputs))
+        declared = {
+            value: (value.type, value.shape)
+            for value in found
+            if value.producer() is not None and isinstance(value.type, ir.TensorType | None)
+        }
+        for value in declared:
+            value.type = value.shape = None
+        self.infer_shapes()
+        for value, (kind, shape) in declared.items():
+            value.type = kind if value.type is None else value.type
+            if value.shape is None:
+                value.shape = shape
+            elif shape is not None and len(shape) == len(value.shape):
+                pairs = zip(shape, value.shape, strict=True)
+                value.shape = ir.Shape([old if _unknown(new) else new for old, new in pairs])
+        for old, value in zip(before, after, strict=False):
+            if value in declared:
+                value.type = old.type if value.type is None else value.type
+                value.shape = old.shape if value.shape is None else value.shape
+
     def _as_value(self, value: ValueLike, taken: set[str] | None = None) -> ir.Value:
         """The value; an array becomes a weight with a name outside `taken`, the names of the graph by default."""
         import onnx_ir as ir
@@ -429,6 +465,11 @@ class Graph:
         for node in nodes:
             self.model.graph.remove(node, safe=True)
         drop_unused_weights(self.model.graph)
+
+
+def _unknown(size: int | ir.SymbolicDim) -> bool:
+    """Whether an inferred size has no number, and no name but one that inference generated."""
+    return not isinstance(size, int) and (size.value or "unk__").startswith("unk__")
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> ConfigError:

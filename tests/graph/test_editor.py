@@ -132,6 +132,46 @@ def test_a_node_put_between(path: Path) -> None:
     assert graph.node("double").inputs[0] is graph.value("a")
 
 
+#: The edits of `y = Cast(h)` change the declaration of `y`, float [n,4], and those of the values that depend on `h`.
+DECLARED = """
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[n,4] x, bool c, int64[k] t) => (float[n,4] y, float[n,4] z, float[rows,4] r) <float[n,4] q> {
+        h = Relu(x)  y = Cast<to=1>(h)  q = Neg(h)  f = Reshape(q, t)  r = Identity(f)
+        z = If(c) <then_branch = p () => (float[n,4] u) { u = Neg(h) },
+                   else_branch = e () => (float[n,4] v) { v = Identity(q) }>
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "want"),
+    [
+        (lambda g: g.insert("ArgMax", "y", axis=-1), "INT64 [n,1]"),
+        (lambda g: g.insert("Cast", "y", to=10), "FLOAT16 [n,4]"),
+        (lambda g: g.insert("Transpose", "y", perm=[1, 0]), "FLOAT [4,n]"),
+        (lambda g: g.replace(g.nodes("Cast"), "ReduceMax", axes=[1], keepdims=0), "FLOAT [n]"),
+        (lambda g: g.replace(g.nodes("Cast"), "Mine", domain="d"), "FLOAT [n,4]"),  # nothing is inferred
+        (lambda g: (g.replace(g.nodes("Cast"), "Cast", to=10), g.delete(g.nodes("Cast")[0])), "FLOAT [n,4]"),
+    ],
+)
+def test_what_edits_declare(edit: Any, want: str) -> None:
+    graph = Graph.parse(onnx.parser.parse_model(DECLARED).SerializeToString())
+    edit(graph)
+    y, z, r = graph.outputs
+    assert f"{y.type} {y.shape}" == want
+    assert f"{z.type} {z.shape} {r.type} {r.shape}" == "FLOAT [n,4] FLOAT [rows,4]"
+    graph.check()
+
+
+def test_an_edit_changes_the_declarations_that_depend_on_it() -> None:
+    graph = Graph.parse(onnx.parser.parse_model(DECLARED).SerializeToString())
+    graph.insert("Cast", "h", to=10)
+    assert [str(value.type) for value in graph.outputs] == ["FLOAT", "FLOAT16", "FLOAT16"]
+    assert str(graph.outputs[2].shape) == "[rows,4]"
+    found = run(graph, x=X, c=np.asarray(True), t=np.asarray([4, 3]))
+    np.testing.assert_array_equal(found["z"], -np.maximum(X, 0).astype(np.float16))
+
+
 def test_a_node_in_the_place_of_another(path: Path) -> None:
     graph = graphs.open(path)
     (made,) = graph.replace(graph.nodes("Relu"), "LeakyRelu", alpha=0.5)

@@ -259,8 +259,11 @@ class Graph:
             inputs: the inputs of the new node; those of the last node by default.
 
         Raises:
-            ConfigError: a node outside of them uses an output of another one, or the new node would.
+            ConfigError: no nodes are given, a node outside of them uses an output of another one, or the new node
+                would.
         """
+        if not nodes:
+            raise ConfigError(f"no nodes are given to fuse into {operator!r}; give at least one")
         *inner, last = nodes
         read = [getattr(value, "name", value) for value in inputs or last.inputs if not isinstance(value, np.ndarray)]
         for node in inner:
@@ -373,6 +376,7 @@ class Graph:
         """Converts the operators to another opset version.
 
         Raises:
+            ConfigError: the version does not exist, or the installed onnx does not know it.
             UnsupportedModelError: ONNX's converter fails.
         """
         self.apply(SetOpset(version))

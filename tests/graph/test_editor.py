@@ -198,6 +198,11 @@ def test_one_node_in_the_place_of_several(path: Path) -> None:
     assert whole.bytes() == before
 
 
+def test_nothing_to_fuse(path: Path) -> None:
+    with pytest.raises(ConfigError, match="no nodes are given to fuse into 'Gemm'; give at least one"):
+        graphs.open(path).fuse([], "Gemm", "x")
+
+
 def test_a_node_taken_out(path: Path) -> None:
     graph = graphs.open(path)
     graph.delete(graph.node("act"))

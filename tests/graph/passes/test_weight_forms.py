@@ -78,8 +78,8 @@ def test_the_opset(tmp_path: Path) -> None:
     assert graph.apply(SetOpset(18))
     assert graph.opset == 18
     assert not graph.apply(SetOpset(18))
-    for opset in (0, 999):
-        with pytest.raises(ConfigError, match=f"opset is from 1 to .*, not {opset}"):
+    for opset in (0, 999, "17", 17.0):
+        with pytest.raises(ConfigError, match=f"opset is from 1 to .*, not {opset!r}"):
             graph.apply(SetOpset(opset))
 
 

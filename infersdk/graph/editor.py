@@ -168,13 +168,16 @@ class Graph:
             inputs: the inputs; None omits an optional input.
             outputs: the number of outputs, or their names.
             domain: of the operator; one that the model does not import is imported with version 1.
-            attributes: numbers, strings, arrays and sequences of these, as in `onnx.helper.make_node`.
+            attributes: as in `onnx.helper.make_node`, or graphs and tensors of `onnx_ir`. An array is a tensor; None
+                omits an attribute.
 
         Raises:
-            ConfigError: an input name does not exist, an output name is taken, or ONNX has no such element type.
+            ConfigError: an input name does not exist, an output name is taken, or ONNX has no such attribute or element
+                type.
         """
         import onnx_ir as ir
 
+        given = [_attribute(key, value) for key, value in attributes.items() if value is not None]
         taken = value_names(self.model.graph)
         if isinstance(outputs, int):
             names = [free_name(f"{name or operator}_output", taken) for _ in range(outputs)]
@@ -184,8 +187,7 @@ class Graph:
                 raise ConfigError(f"the name {clash[0]!r} is taken")
             taken.update(names)
         values = [None if value is None else self._as_value(value, taken) for value in inputs]
-        given = {key: tensor_of(value) if isinstance(value, np.ndarray) else value for key, value in attributes.items()}
-        made = ir.node(operator, values, given, domain=domain, name=name, num_outputs=len(names))
+        made = ir.Node(domain, operator, values, given, name=name, num_outputs=len(names))
         if domain:
             self.model.graph.opset_imports.setdefault(domain, 1)
         for value, chosen in zip(made.outputs, names, strict=True):
@@ -469,6 +471,25 @@ class Graph:
         for node in nodes:
             self.model.graph.remove(node, safe=True)
         drop_unused_weights(self.model.graph)
+
+
+def _attribute(key: str, value: Any) -> ir.Attr:
+    """An attribute of a node. Raises ConfigError if ONNX has no attribute of this type."""
+    import onnx
+    import onnx_ir as ir
+
+    if isinstance(value, np.ndarray):
+        value = tensor_of(value)
+    try:
+        if isinstance(value, ir.Attr | ir.Graph | ir.TensorProtocol):
+            return ir.convenience.convert_attribute(key, value)
+        made: ir.Attr = ir.from_proto(onnx.helper.make_attribute(key, value))
+    except Exception as error:  # onnx, protobuf and onnx_ir raise several types
+        raise ConfigError(
+            f"ONNX has no attribute {key}={value!r} ({' '.join(str(error).split())}); use a number, a text, an array, "
+            "or a sequence of numbers or of texts"
+        ) from None
+    return made
 
 
 def _unknown(size: int | ir.SymbolicDim) -> bool:

@@ -393,6 +393,32 @@ def test_added_nodes(path: Path) -> None:
     assert [node.name for node in graph.value("d").consumers()] == ["last"]
 
 
+@pytest.mark.parametrize(
+    "value", [3, True, 1.5, "x", b"x", [1, 2], (1, 2.5), ["a", b"b"], np.int64(3), np.float32(1.5), [np.int64(1)], None]
+)
+def test_attributes_as_in_make_node(path: Path, value: Any) -> None:
+    graph = graphs.open(path)
+    graph.add("Mine", "y", domain="d", name="mine", k=value)
+    (made,) = (node for node in onnx.load_model_from_string(graph.bytes()).graph.node if node.name == "mine")
+    assert list(made.attribute) == list(onnx.helper.make_node("Mine", [], [], k=value).attribute)
+
+
+def test_an_array_is_a_tensor(path: Path) -> None:
+    graph = graphs.open(path)
+    tensor = graph.add("Constant", value=B).attributes["value"].as_tensor()
+    np.testing.assert_array_equal(tensor.numpy(), B)
+    assert graph.add("Constant", value=tensor).attributes["value"].as_tensor() is tensor
+
+
+@pytest.mark.parametrize("value", [[], [1, "a"], 1j, 2**64])
+def test_attributes_that_onnx_does_not_have(path: Path, value: Any) -> None:
+    graph = graphs.open(path)
+    before = graph.bytes()
+    with pytest.raises(ConfigError, match="ONNX has no attribute k=.*; use a number, a text, an array"):
+        graph.add("Mine", "y", 2.0, domain="d", k=value)
+    assert graph.bytes() == before
+
+
 def test_nothing_is_inserted_between_an_input_and_an_output_of_one_name(path: Path) -> None:
     graph = graphs.open(path)
     graph.add_output("x")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import CustomOpError, UnsupportedModelError
 from ..graph.shapes import infer_shapes
-from ..graph.types import element_types, inner_graphs, read_values
+from ..graph.types import RANDOM, element_types, inner_graphs, read_values
 from ..graph.weights import graph_values
 from .onnx_schema import registered
 from .operator_set import ModelNode, OperatorSet, custom_nodes
@@ -220,15 +220,11 @@ def _levels(graph: ir.Graph, custom: dict[ir.Node, ModelNode]) -> dict[ir.Node, 
     return levels
 
 
-#: Operators with random results.
-_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-
-
 def _cheap_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     """The nodes that depend only on constants and on the shapes of tensors."""
     cheap: set[ir.Value] = set(graph.initializers.values()) - set(graph.inputs)
     for node in graph:
-        if node.op_type in _RANDOM or inner_graphs(node) or node.domain:
+        if node.op_type in RANDOM or inner_graphs(node) or node.domain:
             continue
         sizes = node.op_type in ("Shape", "Size")
         if sizes or all(value is None or value in cheap for value in node.inputs):

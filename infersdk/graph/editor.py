@@ -25,6 +25,7 @@ from ..errors import ConfigError, ModelFormatError, nearest
 from .files import model_bytes, read_model, write_model
 from .parts import extract_part, join_models, rewire
 from .passes import Pass, SetOpset, apply_passes
+from .types import inner_graphs, read_values
 from .weights import (
     Weights,
     add_weight,
@@ -167,13 +168,16 @@ class Graph:
             inputs: the inputs; None omits an optional input.
             outputs: the number of outputs, or their names.
             domain: of the operator; one that the model does not import is imported with version 1.
-            attributes: numbers, strings, arrays and sequences of these, as in `onnx.helper.make_node`.
+            attributes: as in `onnx.helper.make_node`, or graphs and tensors of `onnx_ir`. An array is a tensor; None
+                omits an attribute.
 
         Raises:
-            ConfigError: an input name does not exist, an output name is taken, or ONNX has no such element type.
+            ConfigError: an input name does not exist, an output name is taken, or ONNX has no such attribute or element
+                type.
         """
         import onnx_ir as ir
 
+        given = [_attribute(key, value) for key, value in attributes.items() if value is not None]
         taken = value_names(self.model.graph)
         if isinstance(outputs, int):
             names = [free_name(f"{name or operator}_output", taken) for _ in range(outputs)]
@@ -183,8 +187,7 @@ class Graph:
                 raise ConfigError(f"the name {clash[0]!r} is taken")
             taken.update(names)
         values = [None if value is None else self._as_value(value, taken) for value in inputs]
-        given = {key: tensor_of(value) if isinstance(value, np.ndarray) else value for key, value in attributes.items()}
-        made = ir.node(operator, values, given, domain=domain, name=name, num_outputs=len(names))
+        made = ir.Node(domain, operator, values, given, name=name, num_outputs=len(names))
         if domain:
             self.model.graph.opset_imports.setdefault(domain, 1)
         for value, chosen in zip(made.outputs, names, strict=True):
@@ -213,8 +216,6 @@ class Graph:
             )
         node = self.add(operator, value, *inputs, name=name, **attributes)
         result = node.outputs[0]
-        if result.shape is None and is_output:
-            result.type, result.shape = value.type, value.shape
         for use in uses:
             use.node.replace_input_with(use.idx, result)
         if is_output:
@@ -223,6 +224,7 @@ class Graph:
             value.name = free_name(f"{called}_before_{operator}", value_names(self.model.graph))
             result.name = called
         self.model.graph.sort()
+        self._infer_from([value] if is_output else [], [result])
         return node
 
     def replace(
@@ -239,14 +241,17 @@ class Graph:
         """
         import onnx_ir as ir
 
-        made = []
+        made: list[ir.Node] = []
+        before: list[ir.Value] = []
         for node in [nodes] if isinstance(nodes, ir.Node) else list(nodes):
             new = self.add(operator, *(inputs or node.inputs), outputs=len(node.outputs), **attributes)
             rewire(self.model.graph, node.outputs, new.outputs)
             self._remove([node])
             new.name = node.name
             made.append(new)
+            before.extend(node.outputs)
         self.model.graph.sort()
+        self._infer_from(before, [output for new in made for output in new.outputs])
         return made
 
     def fuse(self, nodes: Sequence[ir.Node], operator: str, *inputs: ValueLike | None, **attributes: Any) -> ir.Node:
@@ -256,8 +261,11 @@ class Graph:
             inputs: the inputs of the new node; those of the last node by default.
 
         Raises:
-            ConfigError: a node outside of them uses an output of another one, or the new node would.
+            ConfigError: no nodes are given, a node outside of them uses an output of another one, or the new node
+                would.
         """
+        if not nodes:
+            raise ConfigError(f"no nodes are given to fuse into {operator!r}; give at least one")
         *inner, last = nodes
         read = [getattr(value, "name", value) for value in inputs or last.inputs if not isinstance(value, np.ndarray)]
         for node in inner:
@@ -291,6 +299,7 @@ class Graph:
             return
         rewire(self.model.graph, node.outputs[:1], [source])
         self._remove([node])
+        self._infer_from(node.outputs[:1], [source])
 
     def rename(self, old: str, new: str) -> None:
         """Renames a node or a value.
@@ -369,6 +378,7 @@ class Graph:
         """Converts the operators to another opset version.
 
         Raises:
+            ConfigError: the version does not exist, or the installed onnx does not know it.
             UnsupportedModelError: ONNX's converter fails.
         """
         self.apply(SetOpset(version))
@@ -413,6 +423,38 @@ class Graph:
 
     # ---- internal ----
 
+    def _infer_from(self, before: Sequence[ir.Value], after: Sequence[ir.Value]) -> None:
+        """Infers the types and shapes of the values `after` and of those that depend on them.
+
+        Declared sizes and types remain where inference finds none. Values of `after` without any get those of `before`.
+        """
+        import onnx_ir as ir
+
+        found = dict.fromkeys(after)
+        for node in self.model.graph:
+            if not found.keys().isdisjoint(read_values(node)):
+                inner = [one for graph in inner_graphs(node) for one in graph.all_nodes()]
+                found.update(dict.fromkeys(output for one in (node, *inner) for output in one.outputs))
+        declared = {
+            value: (value.type, value.shape)
+            for value in found
+            if value.producer() is not None and isinstance(value.type, ir.TensorType | None)
+        }
+        for value in declared:
+            value.type = value.shape = None
+        self.infer_shapes()
+        for value, (kind, shape) in declared.items():
+            value.type = kind if value.type is None else value.type
+            if value.shape is None:
+                value.shape = shape
+            elif shape is not None and len(shape) == len(value.shape):
+                pairs = zip(shape, value.shape, strict=True)
+                value.shape = ir.Shape([old if _unknown(new) else new for old, new in pairs])
+        for old, value in zip(before, after, strict=False):
+            if value in declared:
+                value.type = old.type if value.type is None else value.type
+                value.shape = old.shape if value.shape is None else value.shape
+
     def _as_value(self, value: ValueLike, taken: set[str] | None = None) -> ir.Value:
         """The value; an array becomes a weight with a name outside `taken`, the names of the graph by default."""
         import onnx_ir as ir
@@ -429,6 +471,30 @@ class Graph:
         for node in nodes:
             self.model.graph.remove(node, safe=True)
         drop_unused_weights(self.model.graph)
+
+
+def _attribute(key: str, value: Any) -> ir.Attr:
+    """An attribute of a node. Raises ConfigError if ONNX has no attribute of this type."""
+    import onnx
+    import onnx_ir as ir
+
+    if isinstance(value, np.ndarray):
+        value = tensor_of(value)
+    try:
+        if isinstance(value, ir.Attr | ir.Graph | ir.TensorProtocol):
+            return ir.convenience.convert_attribute(key, value)
+        made: ir.Attr = ir.from_proto(onnx.helper.make_attribute(key, value))
+    except Exception as error:  # onnx, protobuf and onnx_ir raise several types
+        raise ConfigError(
+            f"ONNX has no attribute {key}={value!r} ({' '.join(str(error).split())}); use a number, a text, an array, "
+            "or a sequence of numbers or of texts"
+        ) from None
+    return made
+
+
+def _unknown(size: int | ir.SymbolicDim) -> bool:
+    """Whether an inferred size has no number, and no name but one that inference generated."""
+    return not isinstance(size, int) and (size.value or "unk__").startswith("unk__")
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> ConfigError:

@@ -111,8 +111,6 @@ def _move(graph: ir.Graph, added: ir.Graph, targets: Mapping[ir.Value, ir.Value]
 def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value]) -> None:
     """Replaces the values `before` by `after` everywhere. Outputs of the graph keep their names."""
     for old, new in zip(before, after, strict=True):
-        if new.shape is None:
-            new.type, new.shape = old.type, old.shape
         is_output, name = old in graph.outputs, old.name
         old.replace_all_uses_with(new, replace_graph_outputs=True)
         if is_output:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from .types import element_types, inner_graphs, signature
+from .types import RANDOM, element_types, inner_graphs, signature
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,7 +28,7 @@ def infer_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]] = MappingP
     """Infers shapes and types and stores them in the values of the model.
 
     ONNX's inference stops at a Reshape with a computed target. The length of the target often gives the rank of the
-    output, so the rank is stored and inference is repeated.
+    output, so the rank is stored and inference is repeated. Sequences without a declared type remain without one.
 
     Args:
         inputs: the shapes of inputs, which let inference evaluate shape arithmetic.
@@ -40,11 +40,30 @@ def infer_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]] = MappingP
     for value in model.graph.inputs:
         if (shape := inputs.get(value.name or "")) is not None:
             value.shape = ir.Shape(shape)
+    sequences = [value for value in _sequences(model) if value.type is None]
     while True:
         with _quiet():  # unknown shapes are no reason for a warning
             inference(model)
+        for value in sequences:  # the pass stores the type of their elements
+            value.type = value.shape = None
         if not _write_ranks(model.graph):
             return
+
+
+def _sequences(model: ir.Model) -> set[ir.Value]:
+    """The outputs of nodes that may be sequences or optional values, but not those of an If without such inputs."""
+    import onnx_ir as ir
+
+    result = {value for value in model.graph.inputs if not isinstance(value.type, ir.TensorType)}
+    for node in model.graph.all_nodes():
+        known = signature(node, model.graph.opset_imports)
+        for index, output in enumerate(node.outputs):
+            if known is None or (parameter := known.output(index)) is None:
+                continue
+            kinds = {kind.partition("(")[0] for kind in parameter.types}
+            if "tensor" not in kinds or (len(kinds) > 1 and not result.isdisjoint(node.inputs)):
+                result.add(output)
+    return result
 
 
 def _write_ranks(graph: ir.Graph) -> bool:
@@ -133,7 +152,7 @@ class ShapeTrace:
         import onnx_ir as ir
         from onnx.reference.ops import load_op
 
-        if node.op_type.startswith("Random") or (not node.inputs and node.op_type != "Constant"):
+        if node.op_type in RANDOM or (not node.inputs and node.op_type != "Constant"):
             return False
         arrays = [None if value is None else self._read(node, value) for value in node.inputs]
         if any(array is None and value is not None for array, value in zip(arrays, node.inputs, strict=True)):

@@ -15,7 +15,12 @@ from .weights import constant_tensor
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["Signature", "element_types", "inner_graphs", "read_values", "signature"]
+__all__ = ["RANDOM", "Signature", "element_types", "inner_graphs", "read_values", "signature"]
+
+#: Operators with random results.
+RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
 
 #: Output types of runtime operators that differ from the type of the first floating-point input.
 _OTHER_RESULTS = {

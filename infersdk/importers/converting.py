@@ -120,18 +120,24 @@ def _converted(
     content, notes, check, unchecked = imported.model, list(imported.notes), None, ""
     reference = imported.reference if request.check else "not requested"
     if free_batch:
-        content = _with_free_batch(content, () if isinstance(reference, str) else reference.samples, notes)
+        samples = () if isinstance(reference, str) else reference.samples
+        content = _with_free_batch(_exported(request, content), samples, notes)
     if isinstance(reference, str):
         unchecked = reference
     else:
         try:
-            check = _check(content, reference, tolerance)
+            check = _check(_exported(request, content), reference, tolerance)
             if check.passed and (blank := _without_numbers(reference)) is not None:
                 check = None
                 unchecked = f"output {blank} of the source has no finite number for these inputs; give other samples"
         except BackendUnavailableError as error:
             unchecked = str(error)
     return Conversion(str(request.source), kind.key, content, check, unchecked, tuple(notes))
+
+
+def _exported(request: Request, content: bytes) -> ModelSource:
+    """The converted model, under a name for messages."""
+    return ModelSource(None, content, name=f"{request.source} in ONNX")
 
 
 def _source(model: Any, external_data: Any) -> tuple[ModelSource, Any, FileFormat]:
@@ -177,9 +183,9 @@ def _importer(source: ModelSource, kind: FileFormat, installed: bool) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]) -> bytes:
+def _with_free_batch(source: ModelSource, samples: Sequence[Sample], notes: list[str]) -> bytes:
     """Frees the batch. If the graph does not allow this, adds a note and returns the model unchanged."""
-    model = read_model(content)
+    model, content = read_model(source), source.read()
     shapes = [list(value.shape) for value in model.graph.inputs if value.shape is not None]
     if not shapes or any(not shape or not isinstance(shape[0], int) for shape in shapes):
         return content
@@ -202,7 +208,7 @@ def _with_free_batch(content: bytes, samples: Sequence[Sample], notes: list[str]
 # ---- the source against the model ----
 
 
-def _check(model: bytes, reference: Reference, tolerance: float) -> Check:
+def _check(model: ModelSource, reference: Reference, tolerance: float) -> Check:
     """Runs the model on the inputs of the source and compares the outputs.
 
     Raises:

@@ -132,6 +132,46 @@ def test_a_node_put_between(path: Path) -> None:
     assert graph.node("double").inputs[0] is graph.value("a")
 
 
+#: The edits of `y = Cast(h)` change the declaration of `y`, float [n,4], and those of the values that depend on `h`.
+DECLARED = """
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[n,4] x, bool c, int64[k] t) => (float[n,4] y, float[n,4] z, float[rows,4] r) <float[n,4] q> {
+        h = Relu(x)  y = Cast<to=1>(h)  q = Neg(h)  f = Reshape(q, t)  r = Identity(f)
+        z = If(c) <then_branch = p () => (float[n,4] u) { u = Neg(h) },
+                   else_branch = e () => (float[n,4] v) { v = Identity(q) }>
+    }
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "want"),
+    [
+        (lambda g: g.insert("ArgMax", "y", axis=-1), "INT64 [n,1]"),
+        (lambda g: g.insert("Cast", "y", to=10), "FLOAT16 [n,4]"),
+        (lambda g: g.insert("Transpose", "y", perm=[1, 0]), "FLOAT [4,n]"),
+        (lambda g: g.replace(g.nodes("Cast"), "ReduceMax", axes=[1], keepdims=0), "FLOAT [n]"),
+        (lambda g: g.replace(g.nodes("Cast"), "Mine", domain="d"), "FLOAT [n,4]"),  # nothing is inferred
+        (lambda g: (g.replace(g.nodes("Cast"), "Cast", to=10), g.delete(g.nodes("Cast")[0])), "FLOAT [n,4]"),
+    ],
+)
+def test_what_edits_declare(edit: Any, want: str) -> None:
+    graph = Graph.parse(onnx.parser.parse_model(DECLARED).SerializeToString())
+    edit(graph)
+    y, z, r = graph.outputs
+    assert f"{y.type} {y.shape}" == want
+    assert f"{z.type} {z.shape} {r.type} {r.shape}" == "FLOAT [n,4] FLOAT [rows,4]"
+    graph.check()
+
+
+def test_an_edit_changes_the_declarations_that_depend_on_it() -> None:
+    graph = Graph.parse(onnx.parser.parse_model(DECLARED).SerializeToString())
+    graph.insert("Cast", "h", to=10)
+    assert [str(value.type) for value in graph.outputs] == ["FLOAT", "FLOAT16", "FLOAT16"]
+    assert str(graph.outputs[2].shape) == "[rows,4]"
+    found = run(graph, x=X, c=np.asarray(True), t=np.asarray([4, 3]))
+    np.testing.assert_array_equal(found["z"], -np.maximum(X, 0).astype(np.float16))
+
+
 def test_a_node_in_the_place_of_another(path: Path) -> None:
     graph = graphs.open(path)
     (made,) = graph.replace(graph.nodes("Relu"), "LeakyRelu", alpha=0.5)
@@ -156,6 +196,11 @@ def test_one_node_in_the_place_of_several(path: Path) -> None:
     with pytest.raises(ConfigError, match="the new node would read 'a', which 'first' computes; give other inputs"):
         whole.fuse(whole.chains("MatMul", "Add")[0], "Abs")
     assert whole.bytes() == before
+
+
+def test_nothing_to_fuse(path: Path) -> None:
+    with pytest.raises(ConfigError, match="no nodes are given to fuse into 'Gemm'; give at least one"):
+        graphs.open(path).fuse([], "Gemm", "x")
 
 
 def test_a_node_taken_out(path: Path) -> None:
@@ -267,6 +312,18 @@ def test_functions_of_one_name_keep_their_own_nodes() -> None:
     assert [array.tolist() for array in run(graph, x=np.full(4, -2, np.float32)).values()] == [[2] * 4]
 
 
+def test_inferred_types_of_sequences() -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]> g (float[n,4] x) => (float[n,4] y) {
+            s = SplitToSequence<axis=1>(x)  t = Identity(s)  h = ConcatFromSequence<axis=1>(t)  y = Neg(h)
+        }
+    """)
+    graph = Graph.parse(model.SerializeToString())
+    graph.add_output("h")
+    graph.check()
+    np.testing.assert_array_equal(run(graph)["h"], X)
+
+
 def test_a_further_output(path: Path) -> None:
     graph = graphs.open(path)
     graph.add_output("d")
@@ -334,6 +391,32 @@ def test_added_nodes(path: Path) -> None:
         with pytest.raises(ConfigError, match=f"the name '{outputs[-1]}' is taken"):
             graph.add("Relu", "d", outputs=outputs)
     assert [node.name for node in graph.value("d").consumers()] == ["last"]
+
+
+@pytest.mark.parametrize(
+    "value", [3, True, 1.5, "x", b"x", [1, 2], (1, 2.5), ["a", b"b"], np.int64(3), np.float32(1.5), [np.int64(1)], None]
+)
+def test_attributes_as_in_make_node(path: Path, value: Any) -> None:
+    graph = graphs.open(path)
+    graph.add("Mine", "y", domain="d", name="mine", k=value)
+    (made,) = (node for node in onnx.load_model_from_string(graph.bytes()).graph.node if node.name == "mine")
+    assert list(made.attribute) == list(onnx.helper.make_node("Mine", [], [], k=value).attribute)
+
+
+def test_an_array_is_a_tensor(path: Path) -> None:
+    graph = graphs.open(path)
+    tensor = graph.add("Constant", value=B).attributes["value"].as_tensor()
+    np.testing.assert_array_equal(tensor.numpy(), B)
+    assert graph.add("Constant", value=tensor).attributes["value"].as_tensor() is tensor
+
+
+@pytest.mark.parametrize("value", [[], [1, "a"], 1j, 2**64])
+def test_attributes_that_onnx_does_not_have(path: Path, value: Any) -> None:
+    graph = graphs.open(path)
+    before = graph.bytes()
+    with pytest.raises(ConfigError, match="ONNX has no attribute k=.*; use a number, a text, an array"):
+        graph.add("Mine", "y", 2.0, domain="d", k=value)
+    assert graph.bytes() == before
 
 
 def test_nothing_is_inserted_between_an_input_and_an_output_of_one_name(path: Path) -> None:

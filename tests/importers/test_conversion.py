@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from infersdk.errors import ConfigError
+from infersdk.errors import ConfigError, InferSDKError
 from infersdk.importers import InputShape, convert
-from infersdk.importers.conversion import samples_by_name, shapes_of
+from infersdk.importers.conversion import Imported, Reference, Sample, samples_by_name, shapes_of
 
 
 @pytest.mark.parametrize(
@@ -74,3 +76,22 @@ def test_one_sample_as_a_text() -> None:
 def test_wrong_tolerances(tolerance: Any) -> None:
     with pytest.raises(ConfigError, match="tolerance must be a number from 0, not"):
         convert("m.pt", tolerance=tolerance)
+
+
+@pytest.mark.parametrize("free_batch", [True, False])
+def test_an_error_in_an_exported_model_names_the_source(
+    free_batch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    wrong = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Abs(z) }'
+    )
+    reference = Reference("PyTorch", (Sample([np.ones(1)], [np.ones(1)]),))
+    monkeypatch.setattr(
+        "infersdk.importers.torch.import_checkpoint", lambda _: Imported(wrong.SerializeToString(), reference)
+    )
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
+        archive.writestr("net/data.pkl", b"")
+    with pytest.raises(InferSDKError, match=r"net\.pt in ONNX'"):
+        convert(tmp_path / "net.pt", free_batch=free_batch)

@@ -16,6 +16,7 @@ from conversions import converted
 
 import infersdk
 from infersdk.errors import BackendUnavailableError, ConfigError, ModelFormatError, UnsupportedModelError
+from infersdk.graph import Graph
 from infersdk.importers import convert
 from infersdk.importers.workers.exchange import RefusedError
 from infersdk.importers.workers.torch_export import check_expression, export_traced
@@ -123,6 +124,8 @@ def test_the_other_exporter_is_a_note(tmp_path: Path) -> None:
     torch.jit.trace(Steps(), torch.rand(2, 4)).save(str(tmp_path / "steps.pt"))
     conversion = converted(tmp_path / "steps.pt", shapes=["2,4"])
     assert any("TS2EPConverter" in note and "heaviside" in note for note in conversion.notes)
+    (x,) = Graph.parse(conversion.content).inputs  # the converter frees all sizes
+    assert f"{x.name} {x.shape}" == "x [batch,4]"
 
 
 class Bright(torch.nn.Module):

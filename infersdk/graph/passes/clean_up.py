@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from ...errors import BackendUnavailableError, UnsupportedModelError
+from ..shapes import node_label
+from ..types import RANDOM
 from ..weights import data_inputs
 from .base import Pass
 
@@ -28,7 +30,7 @@ class CleanUp(Pass):
 
     Raises (`apply`):
         BackendUnavailableError: the package `onnxslim` is not installed.
-        UnsupportedModelError: onnxslim fails.
+        UnsupportedModelError: onnxslim fails, or a node has random results.
     """
 
     name: ClassVar[str] = "clean-up"
@@ -43,6 +45,13 @@ class CleanUp(Pass):
             raise BackendUnavailableError(
                 'cleaning up a graph needs onnxslim, which is not installed: pip install "infersdk[graph]"'
             ) from None
+        of_functions = (node for function in model.functions.values() for node in function.all_nodes())
+        for node in (*model.graph.all_nodes(), *of_functions):
+            if node.op_type in RANDOM:
+                raise UnsupportedModelError(
+                    f"{node_label(node)} has random results, which onnxslim would make constant or equal; make the "
+                    "random numbers an input of the model, or omit the clean-up"
+                )
         ir.external_data.load_to_model(model)
         before = ir.to_proto(model)
         inputs = [ir.to_proto(value) for value in data_inputs(model)]

@@ -35,8 +35,8 @@ class SetOpset(Pass):
         import onnx_ir as ir
 
         newest = onnx.defs.onnx_opset_version()
-        if not 1 <= self.opset <= newest:
-            raise ConfigError(f"opset is from 1 to {newest}, the newest of onnx {onnx.__version__}, not {self.opset}")
+        if not isinstance(self.opset, int) or not 1 <= self.opset <= newest:
+            raise ConfigError(f"opset is from 1 to {newest}, the newest of onnx {onnx.__version__}, not {self.opset!r}")
         old = model.graph.opset_imports.get("", 0)
         if self.opset == old:
             return False

@@ -21,6 +21,8 @@ __all__ = ["StaticReshapes", "computed_targets", "trace_example"]
 
 #: Example sizes (batch, other axes, distance between axes) for free axes. A constant target must fit all of them.
 _EXAMPLES = ((1, 640, 1), (3, 960, 2), (2, 320, 3))
+#: Further sizes that the target must fit where the model accepts them: large batches and small axes.
+_FURTHER = ((64, 32), (1, 1))
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,13 @@ class StaticReshapes(Pass):
     """Replaces computed Reshape targets by constants with 0 (axis of the input) and at most one -1.
 
     A target is replaced if the same constant fits three examples of the free axes. Axes of different names, and axes
-    without names, have different sizes there; a model that refuses them is not changed. Unused nodes are removed.
+    without names, have different sizes there; a model that refuses them is not changed. The constant also fits size 1,
+    and size 32 with batch 64, where the model accepts them. A limit that no example reaches, such as that of
+    `min(size, 5000)`, has no effect on the constant. Unused nodes are removed.
     """
 
     name: ClassVar[str] = "static-reshapes"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def apply(self, model: ir.Model) -> bool:
         from onnx_ir.passes.common import RemoveUnusedNodesPass
@@ -48,9 +52,10 @@ class StaticReshapes(Pass):
 
 def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
     """Yields each Reshape with a computed target that a constant can replace, and the constant."""
-    traces = [trace_example(model, *example) for example in _EXAMPLES]
-    if any(trace is None for trace in traces):
+    traces = [trace for example in _EXAMPLES if (trace := trace_example(model, *example)) is not None]
+    if len(traces) < len(_EXAMPLES):
         return
+    traces += [trace for example in _FURTHER if (trace := trace_example(model, *example)) is not None]
     for node in model.graph:
         if node.op_type != "Reshape" or len(node.inputs) < 2 or node.attributes.get_int("allowzero", 0) != 0:
             continue
@@ -59,8 +64,8 @@ def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
             continue
         if (maker := target.producer()) is None or maker.op_type == "Constant":
             continue
-        sizes = [trace.data.get(target) for trace in traces if trace is not None]
-        shapes = [trace.shapes.get(source, ()) for trace in traces if trace is not None]
+        sizes = [trace.data.get(target) for trace in traces]
+        shapes = [trace.shapes.get(source, ()) for trace in traces]
         numbers = _as_numbers(sizes, shapes)
         if numbers is not None:
             yield node, numbers
@@ -68,14 +73,14 @@ def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
 
 def _as_numbers(sizes: list[Any], shapes: list[Shape]) -> list[int] | None:
     """A target with 0 for axes of the input and at most one -1; None if there is no such target."""
-    if any(result is None for result in sizes):
+    if any(one is None for one in sizes) or len({len(one) for one in sizes}) > 1:
         return None
     result: list[int] = []
     for index, values in enumerate(zip(*sizes, strict=True)):
-        if len(set(values)) == 1:
-            result.append(int(values[0]))
-        elif all(index < len(shape) and shape[index] == value for shape, value in zip(shapes, values, strict=True)):
+        if all(index < len(shape) and shape[index] == value for shape, value in zip(shapes, values, strict=True)):
             result.append(0)
+        elif len(set(values)) == 1:
+            result.append(int(values[0]))
         else:
             result.append(-1)
     return result if result.count(-1) <= 1 else None

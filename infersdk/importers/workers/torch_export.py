@@ -220,11 +220,12 @@ def export_traced(
     return None
 
 
-def export_converted(module: Any, example: list[Any], path: str) -> None:
-    """Exports a script with TS2EPConverter and the dynamo exporter."""
+def export_converted(module: Any, example: list[Any], names: list[str], path: str) -> None:
+    """Exports a script with TS2EPConverter and the dynamo exporter. All sizes are those of the example."""
     from torch._export.converter import TS2EPConverter
 
-    export_dynamo(TS2EPConverter(module, tuple(example)).convert(), [], None, path)
+    program = TS2EPConverter(module, tuple(example)).convert()  # its sizes are free
+    export_dynamo(program.module(), example, names, path)
 
 
 def export_dynamo(
@@ -264,7 +265,7 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         names, wanted = program_inputs(loaded)
     example, _ = run_module(folder, request, module, names, wanted)
     traced = ("the TorchScript exporter", lambda: export_traced(module, example, names, target))
-    converted = ("TS2EPConverter with the dynamo exporter", lambda: export_converted(module, example, target))
+    converted = ("TS2EPConverter with the dynamo exporter", lambda: export_converted(module, example, names, target))
     if request["converted"]:
         notes = [f"by {converted[0]}", *export_first(converted)]
     elif request["kind"] == "torchscript":

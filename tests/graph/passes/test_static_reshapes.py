@@ -14,6 +14,12 @@ pytest.importorskip("onnx_ir")
 #: A target [first, -1] for `x`, with the first axis of another input.
 OF_ANOTHER = "s = Shape<end=1>(z)  r = Constant<value=int64[1]{-1}>()  t = Concat<axis=0>(s, r)  y = Reshape(x, t)"
 
+#: `z` is the first 100 of axis 1, and `t` is [-1, size of that axis].
+START = """
+    b = Constant<value=int64[1]{0}>()  e = Constant<value=int64[1]{100}>()  a = Constant<value=int64[1]{1}>()
+    z = Slice(x, b, e, a)  s = Shape<start=1>(z)  r = Constant<value=int64[1]{-1}>()  t = Concat<axis=0>(r, s)
+"""
+
 
 def swapping(*axes: int) -> str:
     order = ", ".join(map(str, axes))
@@ -27,10 +33,13 @@ def swapping(*axes: int) -> str:
         ("float[n,h,w] x", swapping(0, 2, 1), None),
         ("float[?,?,?] x", swapping(0, 2, 1), None),
         ("float[n,size,size] x", swapping(0, 2, 1), [0, 0, 0]),
-        ("float[n,4,4] x", swapping(0, 2, 1), [0, 4, 4]),
+        ("float[n,4,4] x", swapping(0, 2, 1), [0, 0, 0]),
         ("float[n,4] x, float[n,6] z", OF_ANOTHER, [0, -1]),
         ("float[n,4] x, float[m,6] z", OF_ANOTHER, None),
         ("float[h,w] x, float[w,h] z", "p = Add(x, z)  " + swapping(0, 1), None),  # no example fits
+        ("float[n,w] x", START + "y = Reshape(z, t)", [-1, 0]),
+        ("float[n,w] x", START + "y = Reshape(x, t)", None),
+        ("float[n,w] x, float[k,4] d", "s = Squeeze(d)  t = Shape(s)  y = Reshape(d, t)", None),  # one axis for k = 1
     ],
 )
 def test_axes_that_may_differ_are_told_apart(inputs: str, body: str, target: list[int] | None) -> None:

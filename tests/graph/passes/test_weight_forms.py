@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk.errors import ConfigError
+from infersdk.errors import ConfigError, UnsupportedModelError
+from infersdk.graph import Graph
 from infersdk.graph import open as open_graph
 from infersdk.graph.passes import CleanUp, NarrowIndices, SetOpset, ShrinkConstants, WeightsOffInputs
 
@@ -77,8 +78,8 @@ def test_the_opset(tmp_path: Path) -> None:
     assert graph.apply(SetOpset(18))
     assert graph.opset == 18
     assert not graph.apply(SetOpset(18))
-    for opset in (0, 999):
-        with pytest.raises(ConfigError, match=f"opset is from 1 to .*, not {opset}"):
+    for opset in (0, 999, "17", 17.0):
+        with pytest.raises(ConfigError, match=f"opset is from 1 to .*, not {opset!r}"):
             graph.apply(SetOpset(opset))
 
 
@@ -116,6 +117,27 @@ def test_unused_inputs_stay_in_their_places(tmp_path: Path) -> None:
     assert graph.apply(CleanUp())
     assert repr(graph) == before
     graph.check()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "g (float[4] x) => (float[4] y) { a = RandomNormalLike(x)  b = RandomNormalLike(x)  y = Sub(a, b) }",
+        "g (float[4] x, bool c) => (float[4] y) { y = If(c) <then_branch = t () => (float[4] p) { p = Neg(x) }, "
+        "else_branch = e () => (float[4] q) { q = Bernoulli(x) }> }",
+        "g (float[4] x) => (float[4] y) { a = d.f(x)  b = d.f(x)  y = Sub(a, b) } "
+        '<domain: "d", opset_import: ["": 17]> f (v) => (w) { w = RandomUniformLike(v) }',
+    ],
+)
+def test_random_numbers_are_not_cleaned_up(model: str) -> None:
+    """onnxslim merges nodes with the same inputs, and computes random nodes with constant inputs."""
+    pytest.importorskip("onnxslim")
+    header = '<ir_version: 8, opset_import: ["": 17, "d": 1]> '
+    graph = Graph.parse(onnx.parser.parse_model(header + model).SerializeToString())
+    before = graph.bytes()
+    with pytest.raises(UnsupportedModelError, match="has random results, .* make the random numbers an input"):
+        graph.apply(CleanUp())
+    assert graph.bytes() == before
 
 
 @pytest.mark.slow

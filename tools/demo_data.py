@@ -9,9 +9,10 @@ An image is a function of (digits, seed): the same seed gives the same pixels, i
 
 from __future__ import annotations
 
-import contextlib
-import io
+import json
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -226,58 +227,21 @@ def tensor(images: list[np.ndarray]) -> np.ndarray:
     return planes(images).astype(np.float32) / np.float32(255)
 
 
-def decode(output: np.ndarray, conf: float = 0.25, iou: float = 0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One image's [anchors, 5 + classes] to boxes [n, 4] (x1, y1, x2, y2), scores [n] and classes [n], best first.
+def mean_ap(model: Path, canvases: list[Canvas]) -> tuple[float, float]:
+    """The detector's mAP at IoU 0.5, and at 0.5:0.95, with one class for each anchor."""
+    from infersdk.accuracy import Contender, DetectTask
 
-    The best class of an anchor with objectness * class above `conf`; then greedy NMS within a class.
-    """
-    classes = output[:, 5:].argmax(1)
-    scores = output[:, 4] * output[np.arange(len(output)), 5 + classes]
-    order = np.flatnonzero(scores > conf)
-    order = order[np.argsort(-scores[order], kind="stable")]
-    center, half = output[order, :2], output[order, 2:4] / 2
-    boxes, scores, classes = np.hstack([center - half, center + half]), scores[order], classes[order]
-    keep, alive = [], np.ones(len(order), bool)
-    for i in range(len(order)):
-        if alive[i]:
-            keep.append(i)
-            alive &= (box_iou(boxes[i : i + 1], boxes)[0] <= iou) | (classes != classes[i])
-    return boxes[keep], scores[keep], classes[keep]
-
-
-def box_iou(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The intersection over union of boxes [n, 4] with boxes [m, 4]: [n, m]."""
-    sides = np.minimum(a[:, None, 2:], b[None, :, 2:]) - np.maximum(a[:, None, :2], b[None, :, :2])
-    inter = sides.clip(0).prod(2)
-    area_a, area_b = (a[:, 2:] - a[:, :2]).prod(1), (b[:, 2:] - b[:, :2]).prod(1)
-    return inter / (area_a[:, None] + area_b[None] - inter)
-
-
-def mean_ap(canvases: list[Canvas], outputs: list[np.ndarray]) -> tuple[float, float]:
-    """The detector's mAP at IoU 0.5, and at 0.5:0.95, by pycocotools; `outputs` are [anchors, 15] an image."""
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
-    truth, result = [], []
-    for image, (canvas, output) in enumerate(zip(canvases, outputs, strict=True)):
-        for box, label in zip(canvas.boxes.tolist(), canvas.labels.tolist(), strict=True):
-            wide, high = box[2] - box[0], box[3] - box[1]
-            entry = {"image_id": image, "category_id": label, "bbox": [*box[:2], wide, high]}
-            truth.append({**entry, "id": len(truth) + 1, "area": wide * high, "iscrowd": 0})
-        for box, score, label in zip(*(part.tolist() for part in decode(output, conf=0.001, iou=0.6)), strict=True):
-            bbox = [*box[:2], box[2] - box[0], box[3] - box[1]]
-            result.append({"image_id": image, "category_id": label, "bbox": bbox, "score": score})
-    with contextlib.redirect_stdout(io.StringIO()):
-        coco = COCO()
-        coco.dataset = {
-            "info": {},
-            "images": [{"id": i} for i in range(len(canvases))],
-            "categories": [{"id": i, "name": name} for i, name in enumerate(NAMES)],
-            "annotations": truth,
-        }
-        coco.createIndex()
-        evaluation = COCOeval(coco, coco.loadRes(result), "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return float(evaluation.stats[1]), float(evaluation.stats[0])
+    images, truth = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, canvas in enumerate(canvases):
+            file = Path(folder, f"{number}.png")
+            cv2.imwrite(str(file), canvas.image[..., ::-1])
+            images.append({"id": number, "file_name": file.name})
+            for box, label in zip(canvas.boxes.tolist(), canvas.labels.tolist(), strict=True):
+                bbox = [*box[:2], box[2] - box[0], box[3] - box[1]]
+                truth.append({"image_id": number, "category_id": label, "bbox": bbox})
+        categories = [{"id": number, "name": name} for number, name in enumerate(NAMES)]
+        annotations = Path(folder, "truth.json")
+        annotations.write_text(json.dumps({"images": images, "annotations": truth, "categories": categories}), "utf-8")
+        figures = DetectTask(annotations, folder, multi_label=False).measure(Contender(model)).figures
+    return figures["mAP50"], figures["mAP"]

@@ -2,8 +2,9 @@
 
     python tools/train_demo.py --out infersdk/data
 
-It takes about half an hour on two processor cores and needs torch, scikit-learn, opencv-python-headless, onnx,
-onnxruntime and pycocotools. `--quick` goes through every step in a few minutes, to debug it; its models are no good.
+It takes about half an hour on two processor cores and needs infersdk, torch, scikit-learn, opencv-python-headless,
+onnx, onnxruntime and pycocotools. `--quick` goes through every step in a few minutes, to debug it; its models are no
+good.
 
 Written to `--out`:
     digits_detector.onnx     `images` [batch, 3, 320, 320] -> `output0` [batch, 6300, 15], YOLOv5's interface
@@ -189,7 +190,7 @@ def run(path: Path, images: list[np.ndarray], batch: int = 16) -> np.ndarray:
 def measure_detector(path: Path, digits: data.Digits, count: int) -> dict[str, float]:
     """mAP on `count` held-back images."""
     canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
-    ap50, ap = data.mean_ap(canvases, list(run(path, [c.image for c in canvases])))
+    ap50, ap = data.mean_ap(path, canvases)
     return {"images": count, "digits": sum(len(c.labels) for c in canvases), "map50": ap50, "map": ap}
 
 

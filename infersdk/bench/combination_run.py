@@ -9,7 +9,7 @@ import numpy as np
 from .cold_start import STAGES
 from .energy import NOT_MEASURABLE
 from .machine import contention
-from .report import Accuracy, ColdStart, Energy, Loading, Memory, RefusedRate, Row, ScenarioResult
+from .report import ColdStart, Energy, RefusedRate, Row, ScenarioResult
 from .server import keeps_bound
 from .statistics import median_of_rounds, outliers, percentile_of_rounds
 from .worker import ENERGY_SCENARIOS
@@ -23,9 +23,10 @@ __all__ = ["CombinationRun"]
 
 
 class CombinationRun:
-    """A combination with its process and measurements.
+    """A combination with its process, measurements and row.
 
     Attributes:
+        row: of the report; `finish()` completes it.
         loaded, prepared: the responses to `load` and `prepare`.
         measurements: by scenario, those of each round.
         starts: seconds by stage of cold starts; `uncached` is the one without the cache of the backend.
@@ -34,23 +35,20 @@ class CombinationRun:
 
     def __init__(self, combination: Combination, settings: BenchSettings) -> None:
         self.combination, self._settings = combination, settings
+        self.row = Row(
+            name=combination.name, combination=combination, status="ok",
+            reason="the measuring was interrupted before it began",
+        )  # fmt: skip
         self.process: WorkerProcess | None = None
-        self.reason = "the measuring was interrupted before it began"
-        self.code = ""
-        self.failed = False
         self.complete = False
         self.loaded: dict[str, Any] = {}
         self.prepared: dict[str, Any] = {}
-        self.loading: Loading | None = None
         self.measurements: dict[str, list[Measurement]] = {}
         self.starts: list[dict[str, float]] = []
         self.uncached: dict[str, float] | None = None
-        self.notes: list[str] = []
-        self.accuracy: Accuracy | None = None
-        self.memory: Memory | None = None
 
     def fail(self, error: StepError) -> None:
-        self.failed, self.reason, self.code = True, str(error), error.code
+        self.row.status, self.row.reason, self.row.code = "failed", str(error), error.code
         self.end()
 
     def end(self) -> None:
@@ -60,15 +58,14 @@ class CombinationRun:
 
     # ---- the row ----
 
-    def row(self, *, interrupted: bool) -> Row:
-        row = Row(name=self.combination.name, combination=self.combination, status="ok")
-        if self.failed or not self.measurements:
-            row.status, row.reason, row.code = "failed", self.reason, self.code
-        elif not self.complete:
-            row.status = "partial"
-            row.reason = "interrupted" if interrupted else "not all rounds were run"
-        row.loading, row.accuracy, row.memory = self.loading, self.accuracy, self.memory
-        row.notes = [*self.loaded.get("notes", ()), *self.prepared.get("notes", ()), *self.notes]
+    def finish(self, *, interrupted: bool) -> Row:
+        row = self.row
+        if not self.measurements:
+            row.status = "failed"
+        elif row.status != "failed":
+            missing = "interrupted" if interrupted else "not all rounds were run"
+            row.status, row.reason = ("ok", "") if self.complete else ("partial", missing)
+        row.notes = [*self.loaded.get("notes", ()), *self.prepared.get("notes", ()), *row.notes]
         if self.loaded:
             names = ("backend", "version", "device", "precision", "layers", "concurrency")
             of_wrapper = {name: self.prepared.get(name) for name in ("kind", "decode_head")}

@@ -87,7 +87,7 @@ def bench(
             interrupted = True
         finally:
             session.end()
-        rows = [run.row(interrupted=interrupted) for run in session.runs]
+        rows = [run.finish(interrupted=interrupted) for run in session.runs]
     return Report(
         rows=rows, settings=settings, machine=describe_machine(), models=session.models,
         created=datetime.datetime.now(datetime.timezone.utc), seconds=perf_counter() - started, interrupted=interrupted,
@@ -199,7 +199,7 @@ class _Session:
                 run.process = WorkerProcess(self._folder, self._settings.timeout, self._end_time)
                 run.loaded = run.process.ask("load", **order)
                 cached, again = run.loaded["seconds"], run.process.ask("first_run")["seconds"]
-            run.loading = Loading(
+            run.row.loading = Loading(
                 import_seconds=run.loaded["import_seconds"], cold_seconds=cold, cached_seconds=cached,
                 cold_first_run_seconds=first, cached_first_run_seconds=again,
             )  # fmt: skip
@@ -222,7 +222,7 @@ class _Session:
                 run.uncached = cold_start({**order, "options": options}, settings.timeout)
             run.starts.append(cold_start(order, settings.timeout))
         except StepError as error:
-            run.notes.append(f"no cold start: {error}")
+            run.row.notes.append(f"no cold start: {error}")
 
     # ---- the rounds ----
 
@@ -249,7 +249,7 @@ class _Session:
                 if starts:
                     self._cold_start(run, number)
         for run in group:
-            run.complete = not run.failed
+            run.complete = run.row.status != "failed"
 
     # ---- accuracy and memory ----
 
@@ -257,10 +257,10 @@ class _Session:
         if run.process is None:
             return
         try:
-            run.memory = run.process.ask("memory")
+            run.row.memory = run.process.ask("memory")
             if self._wants_accuracy:
                 self._report("accuracy", run)
-                run.accuracy = self._accuracy(run)
+                run.row.accuracy = self._accuracy(run)
         except StepError as error:
             run.fail(error)
         run.end()

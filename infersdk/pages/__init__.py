@@ -1,8 +1,8 @@
 """Pages: one HTML file each, which opens without a network, from Jinja2 templates and plots that Vega draws.
 
-All pages share `report.css`, `report.js` and `base.html.j2`. A plot is a Vega specification, a `.vg.json` file that any
-Vega editor opens; `vl-convert` runs Vega itself and gives SVG, whose colours are the page's CSS variables. A page
-shows its plots without scripts, and contains no plotting library.
+All pages share `report.css`, `report.js`, `base.html.j2` and the macros of `parts.html.j2`. A plot is a Vega
+specification, a `.vg.json` file that any Vega editor opens; `vl-convert` runs Vega itself and gives SVG, whose colours
+are the page's CSS variables. A page shows its plots without scripts, and contains no plotting library.
 """
 
 from __future__ import annotations
@@ -17,6 +17,16 @@ from ..errors import BackendUnavailableError
 __all__ = ["draw", "render", "require_packages"]
 
 _FOLDER = Path(__file__).resolve().parent
+#: The style of all plots.
+_STYLE = {
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "axis": {
+        "domainColor": "var(--soft)", "gridColor": "var(--grid)", "labelColor": "var(--soft)", "labelFontSize": 11,
+        "labelPadding": 10, "ticks": False, "titleColor": "var(--soft)", "titleFontSize": 12,
+        "titleFontWeight": "normal", "titlePadding": 12,
+    },
+}  # fmt: skip
 
 
 def require_packages(*, plots: bool = True) -> None:
@@ -87,7 +97,7 @@ def draw(
     import vl_convert
     from markupsafe import Markup
 
-    specification = json.loads((_FOLDER / f"{plot}.vg.json").read_text())
+    specification = json.loads((_FOLDER / f"{plot}.vg.json").read_text()) | {"config": _STYLE}
     _set(specification["data"], "values", {name: list(values) for name, values in rows.items()})
     _set(specification["scales"], "type", scales or {})
     _set(specification["signals"], "value", signals)

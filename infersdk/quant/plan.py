@@ -145,7 +145,11 @@ class _Graph:
         self.order = list(values)
         # Rounding errors of single values average out, so the input of a GlobalAveragePool can be quantised.
         self.averages = [node for node in graph if node.op_type == "GlobalAveragePool"]
-        self.body = _ancestors(graph, [*(node for node in self.layers if node.name not in self.tail), *self.averages])
+        # The names of the layers before the tail, of the averages, and of all nodes that they depend on.
+        self.body = {node.name or "" for node in (*self.layers, *self.averages) if node.name not in self.tail}
+        for node in reversed(graph):
+            if any(reader.name in self.body for reader in node.successors()):
+                self.body.add(node.name or "")
 
     def _left(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
         """The layers that stay in floating point by default, with the reason."""
@@ -348,19 +352,6 @@ def _functions_of(node: ir.Node) -> list[ir.Node]:
         if use.op_type == "Mul" and made.issuperset(use.inputs):
             found.append(use)
     return found
-
-
-def _ancestors(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[str]:
-    """The names of these nodes and of all nodes that they depend on."""
-    result: set[str] = set()
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node.name in result:
-            continue
-        result.add(node.name or "")
-        waiting += node.predecessors()
-    return result
 
 
 def output_axis(node: ir.Node) -> int:

@@ -114,11 +114,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Raises BundleFormatError for a manifest that is damaged, or of a newer format."""
         try:
             version = msgspec.json.decode(data, type=_Version).format
-        except (ValueError, RecursionError) as error:
-            raise BundleFormatError(f"its manifest is damaged: {error}") from None
-        if version != FORMAT:
-            raise BundleFormatError(f"it has format {version}, and this release reads format {FORMAT}")
-        try:
+            if version != FORMAT:
+                raise BundleFormatError(f"it has format {version}, and this release reads format {FORMAT}")
             manifest = msgspec.json.decode(data, type=cls)
         except (ValueError, RecursionError) as error:
             raise BundleFormatError(f"its manifest is damaged: {error}") from None

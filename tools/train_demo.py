@@ -33,12 +33,13 @@ import cv2
 import demo_data as data
 import numpy as np
 import onnx
-import onnxruntime
 import torch
 from demo_models import STRIDES, Classifier, Decoded, DetectionDecoder
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.utils.data import DataLoader, Dataset
+
+from infersdk import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -178,15 +179,6 @@ def export(model: nn.Module, path: Path, size: int, output: str, metadata: dict[
     onnx.save(graph, path)
 
 
-def run(path: Path, images: list[np.ndarray], batch: int = 16) -> np.ndarray:
-    """The exported model's output for each image, by ONNX Runtime."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 2
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    parts = [images[i : i + batch] for i in range(0, len(images), batch)]
-    return np.concatenate([session.run(None, {"images": data.tensor(part)})[0] for part in parts])
-
-
 def measure_detector(path: Path, digits: data.Digits, count: int) -> dict[str, float]:
     """mAP on `count` held-back images."""
     canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
@@ -199,9 +191,11 @@ def measure_classifier(path: Path, digits: data.Digits, count: int) -> dict[str,
     canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
     labels = np.concatenate([c.labels for c in canvases])
     result = {"crops": len(labels)}
-    for name, square in (("square", True), ("stretched", False)):
-        crops = [data.crop(c.image, box, square=square) for c in canvases for box in c.boxes]
-        result[name] = float((run(path, crops, 256).argmax(1) == labels).mean())
+    with load(path) as model:
+        for name, square in (("square", True), ("stretched", False)):
+            crops = [data.crop(c.image, box, square=square) for c in canvases for box in c.boxes]
+            parts = [data.tensor(crops[i : i + 256]) for i in range(0, len(crops), 256)]
+            result[name] = float((np.concatenate([model(part)["logits"] for part in parts]).argmax(1) == labels).mean())
     return result
 
 

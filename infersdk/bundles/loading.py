@@ -76,7 +76,8 @@ def load_bundle(
 
     Raises:
         BundleError: the bundle is not used, or its golden samples differ; see `infersdk.errors`.
-        ConfigError: `type` is another wrapper than the bundle's, or `verify` is none of `VERIFY`.
+        ConfigError: `type` is another wrapper than the bundle's, `verify` is none of `VERIFY`, or `cache_dir` is given
+            for an encrypted bundle.
     """
     if verify not in VERIFY:
         raise ConfigError(f"verify is one of {', '.join(VERIFY)}, not {verify!r}")
@@ -84,6 +85,12 @@ def load_bundle(
     manifest = bundle.manifest
     if type is not None and ALIASES.get(type, type) != manifest.type:
         raise ConfigError(f"{bundle.path!r} is for the wrapper {manifest.type!r}, not {type!r}; leave type= out")
+    merged = {**manifest.settings, **settings}
+    if manifest.encryption is not None and (folder := merged.get("cache_dir")) is not None:
+        raise ConfigError(
+            f"{bundle.path!r} is encrypted, and cache_dir={folder!r} would keep compiled models in plain text; "
+            "leave it out"
+        )
     samples = GoldenSamples(bundle, {"key": key, "trust": trust})
     source, feeds = bundle.source(settings.get("precision")), Future[Any]()
     swapped = settings.get("while_building") is not None and verify != "never"
@@ -91,7 +98,7 @@ def load_bundle(
         source.approve = lambda network: samples.approve(network, feeds.result(), settings.get("precision"))
     model = None
     try:
-        model = load(source, manifest.type, {**manifest.settings, **settings})
+        model = load(source, manifest.type, merged)
         model.path = bundle.path  # not the source, which would keep the model in memory after close()
         if verify != "never":
             samples.verify(model, once=verify == "first")

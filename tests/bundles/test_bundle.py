@@ -358,6 +358,13 @@ def test_nothing_of_an_encrypted_bundle_is_written(sealed: Path, tmp_path: Path)
         assert sum(int(size) for path, size in writes if not path.startswith("/memfd:")) < len(content) / 10
 
 
+def test_an_encrypted_bundle_has_no_folder_for_compiled_models(sealed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    with pytest.raises(ConfigError, match="is encrypted, and cache_dir=.* in plain text; leave it out"):
+        models.load(sealed, "openvino", key=KEY, cache_dir=str(tmp_path))
+    assert not list(tmp_path.glob("*.bin"))
+
+
 # ---- keys and signatures ----
 
 

@@ -11,9 +11,10 @@ float64 (streams, frames). Times are seconds of the system's monotonic clock. A 
 stream to 0. The server ends when a line comes from its standard input, which it answers with the number of faults of
 each kind, or when that is closed.
 
-With `--faults`, each connection ends in its second half: the server closes it, closes it in the middle of a frame, or
-sends nothing more. Every tenth frame behind the first quarter has wrong bytes. And now and then the network stalls: for
-half a second nothing is sent, and then all frames that are due at once.
+With `--faults`, the first connection of each stream is whole, so that all of them are open at the same time. Each later
+one ends in its second half: the server closes it, closes it in the middle of a frame, or sends nothing more. Every
+tenth frame behind the first quarter has wrong bytes. And now and then the network stalls: for half a second nothing is
+sent, and then all frames that are due at once.
 """
 
 from __future__ import annotations
@@ -173,6 +174,7 @@ class Connection:
     start: float = 0.0  # when the first frame is due
     playing: bool = False
     closed: bool = False
+    faults: random.Random | None = None  # None: there are none
 
 
 class Server:
@@ -198,6 +200,7 @@ class Server:
         self._chunks, self._numbers, self._interval, self._sent = chunks, numbers, 1 / rate, sent
         self._description = description
         self._random = None if faults is None else random.Random(faults)
+        self._played: set[int] = set()  # the streams that have had a connection
         self.faults: Counter[str] = Counter()
         self._selector = selectors.DefaultSelector()
         self._due: list[tuple[float, int, int, Connection]] = []  # when, stream, frame
@@ -238,8 +241,10 @@ class Server:
 
     def _play(self, connection: Connection) -> None:
         connection.playing, connection.length = True, len(self._chunks)
-        if self._random is not None:
-            connection.length = self._random.randrange(connection.length // 2, connection.length)
+        connection.faults = self._random if connection.stream in self._played else None
+        self._played.add(connection.stream)
+        if connection.faults is not None:
+            connection.length = connection.faults.randrange(connection.length // 2, connection.length)
         self._sent[connection.stream] = 0
         phase = connection.stream / len(self._sent)
         connection.start = (time.monotonic() // self._interval + 1 + phase) * self._interval
@@ -252,17 +257,19 @@ class Server:
             self._end(connection)
             return
         chunk = self._chunks[index]
-        self._send(connection, self._damaged(chunk) if index > len(self._chunks) // 4 else chunk)
+        if connection.faults is not None and index > len(self._chunks) // 4:
+            chunk = self._damaged(chunk, connection.faults)
+        self._send(connection, chunk)
         if not connection.closed:
             self._sent[stream, self._numbers[index]] = time.monotonic()
             due = connection.start + (index + 1) * self._interval
-            if self._random is not None and self._random.random() < STALLS:
+            if connection.faults is not None and connection.faults.random() < STALLS:
                 self.faults["stall"] += 1
                 due += STALL
             heapq.heappush(self._due, (due, stream, index + 1, connection))
 
     def _end(self, connection: Connection) -> None:
-        end = self._random.choice(ENDS) if self._random else "close"
+        end = connection.faults.choice(ENDS) if connection.faults is not None else "close"
         self.faults[end] += 1
         if end == "cut":
             chunk = self._chunks[connection.length]
@@ -270,14 +277,14 @@ class Server:
         if end != "silence":
             self._close(connection)
 
-    def _damaged(self, chunk: bytes) -> bytes:
+    def _damaged(self, chunk: bytes, faults: random.Random) -> bytes:
         """The second half of a frame, which contains no headers, gets other bytes now and then."""
-        if self._random is None or self._random.random() > 0.1:
+        if faults.random() > 0.1:
             return chunk
         self.faults["damage"] += 1
         data = bytearray(chunk)
         for _ in range(10):
-            data[self._random.randrange(len(data) // 2, len(data))] ^= 0x55
+            data[faults.randrange(len(data) // 2, len(data))] ^= 0x55
         return bytes(data)
 
     def _send(self, connection: Connection, data: bytes) -> None:

@@ -6,6 +6,7 @@ the caller keeps that memory alive. `lend_dlpack` exports the device side of a t
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from . import dlpack
 from ._lib import address, check, ffi, lib, out, returned
 from .device import CPU, Device
 from .memory import device_of
-from .stream import Stream, current_device
+from .stream import Stream, current_device, device_count
 from .tensor_spec import as_dims, dtype_code
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
             array = np.from_dlpack(source)
         else:
             number = 1 if stream is None else stream.handle or 1  # DLPack's number of the legacy default stream
-            with current_device(Device("cuda", ordinal)):  # torch exports from no other one
+            # Of several devices, torch exports from the current one alone.
+            with current_device(Device("cuda", ordinal)) if device_count() > 1 else contextlib.nullcontext():
                 theirs = dlpack.Borrowed(source.__dlpack__(stream=number))
     except InferSDKError:
         raise

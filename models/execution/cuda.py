@@ -299,6 +299,8 @@ class CudaInstances:
         # `with` takes the lock itself: Ctrl-C in the Python code of a condition would leave it locked.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        # Of the thread that waits for a slot. One that has just given a slot back waits behind it.
+        self._turn = threading.RLock()
         self._slots: list[_Slot] = []
         self._idle: list[_Slot] = []
         self._queued: deque[CudaRun] = deque()  # the oldest one first
@@ -360,20 +362,21 @@ class CudaInstances:
         return instance
 
     def _take(self) -> _Slot:
-        while True:
-            with self._lock:
-                self._check_open()
-                if self._idle:
-                    return self._idle.pop()
-                if len(self._slots) < INSTANCES:
-                    slot = _Slot(None, True)
-                    self._slots.append(slot)
-                    return slot
-                oldest = self._queued[0] if self._queued else None
-                if oldest is None:  # other threads are about to queue theirs
-                    self._changed.wait()
-            if oldest is not None:
-                oldest.end()
+        with self._turn:
+            while True:
+                with self._lock:
+                    self._check_open()
+                    if self._idle:
+                        return self._idle.pop()
+                    if len(self._slots) < INSTANCES:
+                        slot = _Slot(None, True)
+                        self._slots.append(slot)
+                        return slot
+                    oldest = self._queued[0] if self._queued else None
+                    if oldest is None:  # other threads are about to queue theirs
+                        self._changed.wait()
+                if oldest is not None:
+                    oldest.end()
 
     def _check_open(self) -> None:
         if self._closed:

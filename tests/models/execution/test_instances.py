@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -101,6 +103,26 @@ def test_many_threads(instances: CudaInstances) -> None:
 
     together(work, range(20, 28))
     assert len(Network.made) == INSTANCES
+
+
+def test_threads_get_instances_in_turn(instances: CudaInstances, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that has just given one back does not overtake threads that wait."""
+    queue = Instance.queue
+
+    def slowly(self: Instance, rows: list[Any], workers: Any) -> None:
+        queue(self, rows, workers)
+        time.sleep(0.001)  # other threads run, as while a runtime works
+
+    monkeypatch.setattr(Instance, "queue", slowly)
+    batches, left = Counter[int](), iter(range(400))
+
+    def work(thread: int) -> None:
+        for number in left:
+            assert queued(instances, 100 + number).results() == [2 * (100 + number)]
+            batches[thread] += 1
+
+    together(work, range(10))
+    assert min(batches[thread] for thread in range(10)) > max(batches.values()) / 2, batches
 
 
 def test_release_and_close_end_what_is_queued(instances: CudaInstances) -> None:

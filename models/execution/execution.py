@@ -161,11 +161,14 @@ class Execution(Generic[Result]):
         self._instances: CudaInstances | None = None  # where the network is or was on a CUDA device
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        # Of the thread that waits for a buffer. One that has just given a buffer back waits behind it.
+        self._turn = threading.RLock()
         self._first = self._buffer(network, False)
         self._idle = [self._first]
         self._lent = 0
         on_processor = Device.parse(network.device).kind == "cpu" or network.stream is not None
-        self._limit = available_processors() if on_processor else 1  # buffers that are lent at a time
+        # Buffers that are lent at a time: one thread is woken while the others run.
+        self._limit = available_processors() + 1 if on_processor else 1
         self._closed = self._released = False
         self.timings = Timings()  # of the last call
 
@@ -210,7 +213,7 @@ class Execution(Generic[Result]):
         Raises:
             ClosedError: the model was closed.
         """
-        with self._lock:
+        with self._turn, self._lock:
             if self._closed or self._released:
                 self._check_open()
                 self._take_up()

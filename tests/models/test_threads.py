@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from waiting import meanwhile, together, until
 
 import infersdk
 from infersdk import Infer, models
+from infersdk.core.processors import available_processors
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ClosedError
 from infersdk.image import read_image
@@ -95,6 +97,20 @@ def test_close_waits_for_calls_and_later_ones_are_refused(model: models.YOLOv5) 
         model(images[0])
     with pytest.raises(ClosedError):
         next(model.stream(images))
+
+
+def test_threads_call_in_turn(model: models.YOLOv5) -> None:
+    """A thread that has just got its result does not overtake threads that wait."""
+    image, calls, left = frames()[0], Counter[int](), iter(range(160))
+
+    def work(thread: int) -> None:
+        for _ in left:
+            model(image)
+            calls[thread] += 1
+
+    together(work, range(available_processors() + 6))
+    assert min(calls.values()) > max(calls.values()) / 4, calls
+    assert len(calls) == available_processors() + 6
 
 
 def test_calls_are_refused_while_the_requests_end(model: models.YOLOv5) -> None:

@@ -167,7 +167,11 @@ class Scheduler:
     # ---- slots: rows of batches, in the order in which requests came ----
 
     def admit(self, request: Request, preparing: bool) -> bool:
-        """Gives a request a slot, if one is free and no request waits for it; see `Scheduler.add()`."""
+        """Gives a request a slot, if one is free and no request waits for it.
+
+        Args:
+            preparing: see `_add()`.
+        """
         if self.queue:
             return False
         self._statistics.in_pipeline += 1

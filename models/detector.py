@@ -51,9 +51,9 @@ class Detector(VisionModel[Detections]):
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
         return [self._of_image(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
 
+    @abstractmethod
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
-        """The result of an image from its outputs. A wrapper has this method, or a `postprocess()` of its own."""
-        raise NotImplementedError
+        """The result of an image from its outputs."""
 
     def _detections_of(
         self,

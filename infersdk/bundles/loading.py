@@ -76,7 +76,7 @@ def load_bundle(
 
     Raises:
         BundleError: the bundle is not used, or its golden samples differ; see `infersdk.errors`.
-        ConfigError: `type` is another wrapper than the bundle's, `verify` is none of `VERIFY`, or `cache_dir` is given
+        ConfigError: `type` is another wrapper than the bundle's, `verify` is not in `VERIFY`, or `cache_dir` is given
             for an encrypted bundle.
     """
     if verify not in VERIFY:

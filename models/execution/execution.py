@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 #: Maximum number of threads that decode, however many processors there are.
-MOST_THREADS = 64
+MOST_DECODE_THREADS = 64
 #: Maximum number of batches whose images wait for others of their canvas; beyond it the oldest batch leaves.
 MOST_WAITING = 3
 
@@ -96,11 +96,10 @@ class ModelBuffer(Generic[Result]):
             from .cuda_buffer import CudaBuffer
 
             instances = self._instances()
-            self.rows = CudaBuffer(infer, instances, self._stages, self.capacity, self._of_pipeline)
+            self.rows = CudaBuffer(infer, instances, self._stages, self.capacity, shares_cpu=self._of_pipeline)
             if self._network is not None:  # all buffers share a few instances there
                 instances.add(self._network, self._owned, infer)
                 self._network = None
-        self.prepares_quickly, self.move, self.results = self.rows.prepares_quickly, self.rows.move, self.rows.results
         if self._of_pipeline:
             self._asked = self.capacity  # a pipeline counts on it
             self.rows.begin(self._canvas, self.capacity)
@@ -124,15 +123,24 @@ class ModelBuffer(Generic[Result]):
         canvases = self._stages.canvases
         return canvases.sizes if canvases.several else (None,)
 
+    def prepares_quickly(self, item: Any) -> bool:
+        return self.rows.prepares_quickly(item)
+
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
         if parameters:
             self._stages.postprocess_with(parameters)  # raises ConfigError for parameters that a request cannot have
         self.rows.write(row, self.rows.read(item), parameters)
 
+    def move(self, source: int, target: int) -> None:
+        self.rows.move(source, target)
+
     def run(self, count: int) -> None:
         self.rows.run(count)
         if self._of_pipeline:
             self.rows.wait()
+
+    def results(self, count: int) -> list[Result]:
+        return self.rows.results(count)
 
     # ---- the rest ----
 
@@ -159,16 +167,17 @@ class Execution(Generic[Result]):
     def __init__(self, network: Infer, stages: ModelStages[Result]) -> None:
         self._network, self._stages = network, stages
         self._instances: CudaInstances | None = None  # where the network is or was on a CUDA device
+        # `_lock` guards the attributes below it; no buffer runs under it. A thread that waits for a buffer also holds
+        # `_turn`, so that one that has just given a buffer back waits behind it.
+        self._turn = threading.RLock()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        # Of the thread that waits for a buffer. One that has just given a buffer back waits behind it.
-        self._turn = threading.RLock()
         self._first = self._buffer(network, False)
         self._idle = [self._first]
         self._lent = 0
-        on_processor = Device.parse(network.device).kind == "cpu" or network.stream is not None
+        runs_in_parallel = Device.parse(network.device).kind == "cpu" or network.stream is not None
         # Buffers that are lent at a time: one thread is woken while the others run.
-        self._limit = available_processors() + 1 if on_processor else 1
+        self._limit = available_processors() + 1 if runs_in_parallel else 1
         self._closed = self._released = False
         self.timings = Timings()  # of the last call
 
@@ -299,7 +308,7 @@ class Execution(Generic[Result]):
             exhausted = True
 
         while not exhausted:
-            self._give_back(self._take())  # looks for the network that serves now
+            self._give_back(self._take())  # the first buffer follows a hot swap
             mode = self._mode
             yield from mode(until_swapped(mode), parameters)
         images.check()
@@ -317,7 +326,7 @@ class Execution(Generic[Result]):
         try:
             for source in images:
                 image = None if _is_read_by_any_thread(source) else self._stages.preprocessor.read(source)
-                pending.append(_shared_pool().submit(self.call, source, parameters, image=image))
+                pending.append(_submitted(self.call, source, parameters, image=image))
                 if len(pending) > most:
                     yield pending.popleft().result()
             while pending:
@@ -407,14 +416,14 @@ class Execution(Generic[Result]):
 
         sources = [source for _, source in items]
         if rows.decodes and all(map(_is_read_by_any_thread, sources)):
-            return [_shared_pool().submit(decode)]
+            return [_submitted(decode)]
         futures: list[Future[None]] = []
         try:
             for row, source in enumerate(sources):
                 if rows.prepares_quickly(source) or len(items) == 1 or not _is_read_by_any_thread(source):
                     prepare(row, source)
                 else:
-                    futures.append(_shared_pool().submit(prepare, row, source))
+                    futures.append(_submitted(prepare, row, source))
         except BaseException:
             wait(futures)
             raise
@@ -439,14 +448,13 @@ class Execution(Generic[Result]):
     def release(self) -> None:
         """Frees the memory of the buffers; called while none is lent. The next call allocates it again."""
         with self._lock:
-            idle, self._idle = self._idle, [self._first]
+            idle, self._idle, self._released = self._idle, [self._first], True
         for buffer in idle:
             if buffer is not self._first:
                 buffer.close()
         self._first.rows.close()
         if self._instances is not None:
             self._instances.release()
-        self._released = True
 
     def close(self) -> None:
         """Waits for running batches. Streams that wait for their callers raise ClosedError when they continue."""
@@ -461,16 +469,37 @@ class Execution(Generic[Result]):
             self._instances.close()
 
 
+class _PoolThread(threading.local):
+    """Whether the running thread is one of `_submitted()`."""
+
+    is_one = False
+
+    def mark(self) -> None:
+        self.is_one = True
+
+
+_pool_thread = _PoolThread()
+
+
 @lru_cache(maxsize=2)
 def _pool_of(process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(available_processors(), MOST_THREADS), "infersdk-decode")
+    return ThreadPoolExecutor(min(available_processors(), MOST_DECODE_THREADS), "infersdk-decode", _pool_thread.mark)
 
 
-def _shared_pool() -> ThreadPoolExecutor:
-    """The threads that this process decodes and runs batches on, one for each of its processors. Their
-    tasks do not wait for each other.
+def _submitted(function: Callable[..., Item], *arguments: Any, **keywords: Any) -> Future[Item]:
+    """Calls the function on one of the threads of this process that decode and run images, one for each processor.
+
+    In such a thread (a `postprocess()` that calls another model) it is called at once: if all threads waited for tasks
+    that need a thread, none would end.
     """
-    return _pool_of(os.getpid())
+    if not _pool_thread.is_one:
+        return _pool_of(os.getpid()).submit(function, *arguments, **keywords)
+    future = Future[Item]()
+    try:
+        future.set_result(function(*arguments, **keywords))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _is_read_by_any_thread(source: Any) -> bool:

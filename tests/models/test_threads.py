@@ -41,6 +41,25 @@ def model(request: pytest.FixtureRequest) -> Iterator[models.YOLOv5]:
         yield model
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("settings", [{}, {"threads": 1}], ids=["", "one-thread"])
+def test_postprocessing_that_calls_another_model_with_lists(backend: str, settings: dict[str, Any]) -> None:
+    pytest.importorskip(backend)
+
+    class Lengths(models.VisionModel[list[int]]):
+        def preprocessing(self, input: models.ImageInput) -> models.Preprocessor:
+            return models.Preprocessor.letterbox(input)
+
+        def postprocess(self, outputs: Any, geometries: Any) -> list[list[int]]:
+            return [[len(boxes) for boxes in detector([IMAGE] * 3)] for _ in geometries]
+
+    with models.YOLOv5(DETECTOR, backend, **settings) as detector, Lengths(DETECTOR, backend, **settings) as model:
+        expected = [len(detector(IMAGE))] * 3
+        assert model([IMAGE] * 4) == [expected] * 4
+        assert list(model.map([IMAGE] * 4)) == [expected] * 4
+
+
 def test_every_thread_has_its_own_results(model: models.YOLOv5) -> None:
     images = frames()
     expected = [boxes.data.tobytes() for boxes in model(images)]

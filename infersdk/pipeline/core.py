@@ -51,8 +51,7 @@ class PipelineCore(PipelineState):
         self._warming = [batch for batch in batches if batch.buffer in warming]
         self.capacity = batches[0].capacity
         self.slots = sum(batch.capacity for batch in batches)
-        self._prepares_quickly = batches[0].buffer.prepares_quickly
-        self._bucket_of = batches[0].buffer.bucket_of
+        self._buffer = batches[0].buffer
         self._process = os.getpid()
         self._buffers_closed = False
         self.workers = PrepareWorkers(self, workers)
@@ -87,8 +86,8 @@ class PipelineCore(PipelineState):
         """
         self._check_process()
         for request in requests:
-            request.quick = self._prepares_quickly(request.item)
-            request.bucket = self._bucket_of(request.item)
+            request.quick = self._buffer.prepares_quickly(request.item)
+            request.bucket = self._buffer.bucket_of(request.item)
         refusal = "; submit later, or make the pipeline with more slots" if reject else None
         if wait and timeout is not None and timeout <= 0:
             refusal = refusal or ", and timeout is 0"

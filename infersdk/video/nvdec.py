@@ -21,6 +21,8 @@ from .source_reader import MAX_PIXELS, TIMEOUT, Clock, Decoded, SourceReader, pa
 
 __all__ = ["DeviceVideoReader"]
 
+#: Frames of a reader that are in use at a time besides those that wait: one that is decoded, and those of a model.
+_IN_USE = 4
 #: What results call the decoder.
 NAME = "nvdec"
 #: The first version of PyAV that leaves frames on the device.
@@ -71,13 +73,15 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
                 f"decode='gpu' needs PyAV {_OLDEST_AV}, and {version} is installed: "
                 'pip install --upgrade "infersdk[video]"'
             )
+        self._prefetch = prefetch
         super().__init__(
             source, even=True, prefetch=prefetch, drop=drop, drop_after=drop_after, timeout=timeout, options=options
         )
 
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[DeviceFrame, None, None]:
         decoder = _decoder(self._av, stream, self.device, self._shown, self._decoders)
-        return _decode(self._av, stream, decoder, self._decoders, self.device, so_far, self._shown, self.fps)
+        in_use = self._prefetch + _IN_USE
+        return _decode(self._av, stream, decoder, self._decoders, self.device, so_far, self._shown, self.fps, in_use)
 
 
 def _decoder(av: Any, stream: Any, device: Device, shown: str, decoders: list[Any]) -> Any:
@@ -113,10 +117,13 @@ def _decoder(av: Any, stream: Any, device: Device, shown: str, decoders: list[An
 
 def _decode(
     av: Any, stream: Any, decoder: Any, decoders: list[Any], device: Device, so_far: Decoded, shown: str,
-    fps: float | None,
+    fps: float | None, in_use: int,
 ) -> Generator[DeviceFrame, None, None]:  # fmt: skip
     """All frames; what cannot be decoded is skipped and counted. At the end `decoders` has the decoder alone."""
     clock = Clock(stream, fps)
+    # FFmpeg allocates memory for a copy when all that it has is in use. The first frames of a new decoder are held, so
+    # that it has enough, and the memory of the device does not grow after them.
+    held: list[Any] | None = None if decoder.is_open else []
     # FFmpeg's copies are queued on the default stream. Who waits for a later one waits for those before it.
     copies, copied = default_stream(device), Event(device)
     turn_known, problem = False, ""
@@ -135,6 +142,10 @@ def _decode(
                 if not planes:  # of a damaged packet: FFmpeg gives it without memory
                     so_far.damaged += 1
                     continue
+                if held is not None:
+                    held.append(frame)
+                    if len(held) == in_use:
+                        held = None
                 at = clock.time_of(frame.time)
                 pixels = _pixels(frame, planes, decoder, copied, device, shown)
                 yield DeviceFrame(pixels, at, so_far.add(at, fps), NAME)

@@ -254,7 +254,7 @@ class Preprocessor:
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
         """As `read()`; an array on a CUDA device stays there."""
         if isinstance(source, DeviceImage):
-            return source.twin()  # several models may borrow it, each for work on its own stream
+            return source
         if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
             if self.interpolation != "bilinear":
                 raise ImageError(

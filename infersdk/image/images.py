@@ -302,7 +302,7 @@ class DeviceImage:
         source: the array, an `Upload`, or `DevicePixels`. Models read an array in other threads, where its library has
             its default stream as the current one: work on another stream must be done.
         channel_order, decoder: see `HostImage`.
-        lender: is kept as long as the image, its parts and its twins.
+        lender: is kept as long as the image and its parts.
 
     Attributes:
         size: (width, height) in pixels.
@@ -316,7 +316,6 @@ class DeviceImage:
         self._source, self._lender = source, lender
         self.upload: Any = None
         self.decoder = decoder
-        self._tensor: Any = None
         shape = tuple(int(side) for side in source.shape)
         self.format = format_of(shape, channel_order)
         self.size = (shape[1], shape[0] * 2 // 3 if self.format == "nv12" else shape[0])
@@ -330,31 +329,37 @@ class DeviceImage:
         """The CUDA device that it lies on."""
         return Device("cuda", int(self._source.__dlpack_device__()[1]))
 
-    def on(self, stream: Any) -> DeviceImage:
-        """Borrows the memory for work on `stream`, which waits for what still writes to it. Returns itself.
+    def on(self, stream: Any) -> ImageView:
+        """The view for kernels on `stream`, which waits for what still writes to the image.
 
-        The caller keeps the image until that work is done.
+        The caller keeps the image and the view until these kernels have run.
         """
-        x, y = self._corner
-        corner = y * self._stride + x * self._pixel
+        chroma: int | None = None
+        lender: object = None
         if self.upload is not None:
-            self._at = self.upload.on(stream) + corner
-            return self
-        if (decoded := self._decoded) is not None:
-            if decoded.device != stream.device:
-                raise ImageError(f"the image is on {decoded.device}, the model on {stream.device}; copy it there")
+            at = self.upload.on(stream)
+        elif (decoded := self._decoded) is not None:
+            self._check_device(decoded.device, stream)
             stream.wait(decoded.ready)
-            self._tensor, self._at = decoded, decoded.address + corner
-            return self
-        from ..core.tensor import Tensor
+            at, chroma, lender = decoded.address, decoded.chroma, decoded
+        else:
+            from ..core.tensor import Tensor
 
-        tensor = Tensor.from_dlpack(self._source, stream=stream)
-        if tensor.dtype != np.uint8:
-            raise ImageError(f"an image has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it")
-        if tensor.device != stream.device:
-            raise ImageError(f"the image is on {tensor.device}, the model on {stream.device}; copy it there")
-        self._tensor, self._at = tensor, tensor.device_ptr(stream=stream) + corner
-        return self
+            tensor = Tensor.from_dlpack(self._source, stream=stream)
+            if tensor.dtype != np.uint8:
+                raise ImageError(
+                    f"an image has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it"
+                )
+            self._check_device(tensor.device, stream)
+            at, lender = tensor.device_ptr(stream=stream), tensor
+        x, y = self._corner
+        at += y * self._stride + x * self._pixel
+        uv = None if chroma is None else at + chroma
+        return device_image_view(at, self.size, self.format, stride=self._stride, uv=uv, lender=lender)  # type: ignore[arg-type]
+
+    def _check_device(self, device: Any, stream: Any) -> None:
+        if device != stream.device:
+            raise ImageError(f"the image is on {device}, the model on {stream.device}; copy it there")
 
     def to_host(self) -> HostImage:
         """A copy of the image on the host."""
@@ -371,25 +376,14 @@ class DeviceImage:
         whole = (left, top) == (0, 0) and self.size == image.pixel_size
         return image if whole else image.crop((left, top, left + width, top + height))
 
-    def view(self) -> ImageView:
-        """The view for the kernels."""
-        chroma = None if self._decoded is None else self._decoded.chroma
-        uv = None if chroma is None else self._at + chroma
-        return device_image_view(self._at, self.size, self.format, stride=self._stride, uv=uv, lender=self._tensor)  # type: ignore[arg-type]
-
     def crop(self, edges: tuple[int, int, int, int]) -> DeviceImage:
         """A part of the image; see `HostImage.crop()`. It shares the memory."""
         left, top, right, bottom = _check_crop(edges, self.size, self.format)
-        part = self.twin()
+        part = DeviceImage.__new__(DeviceImage)
+        part.__dict__.update(self.__dict__)
         part._corner = (self._corner[0] + left, self._corner[1] + top)
         part.size = (right - left, bottom - top)
         return part
-
-    def twin(self) -> DeviceImage:
-        """The same image, to be borrowed by another one."""
-        twin = DeviceImage.__new__(DeviceImage)
-        twin.__dict__.update(self.__dict__)
-        return twin
 
     @staticmethod
     def is_one(source: object) -> bool:

@@ -105,7 +105,7 @@ class SharedImage:
             with self._lock:
                 known = self._on_device.get(key) or self._to_upload(image, key[0])
                 self._on_device[key] = known
-        return known.twin()  # each model borrows it for work on its own stream
+        return known
 
     def _to_upload(self, image: HostImage, device: Device) -> DeviceImage:
         """An image on a device that nothing has used yet. Under the lock."""

@@ -142,12 +142,11 @@ def _turned_on_device(image: DeviceImage, geometries: Sequence[Geometry | Except
         if isinstance(one, Geometry):
             by_canvas.setdefault(one.canvas, []).append(index)
     stream = default_stream(image.device)
-    borrowed = image.twin().on(stream)  # the model may use the image on its own stream
-    view = borrowed.view()
+    view = image.on(stream)
     for (width, height), rows in by_canvas.items():
         below = Tensor((len(rows) * height, width, 3), "uint8", image.device)  # one part below the other
         preprocess_batch([view] * len(rows), [parts[index] for index in rows], _BGR, below, stream=stream)
-        whole = DeviceImage(below, "bgr", image.decoder, lender=borrowed)  # the parts are not cut out yet
+        whole = DeviceImage(below, "bgr", image.decoder, lender=(image, view))  # the parts are not cut out yet
         for row, index in enumerate(rows):
             parts[index] = whole.crop((0, row * height, width, (row + 1) * height))
     return parts

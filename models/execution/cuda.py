@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ...image import Geometry
+    from ...image import Geometry, ImageView
     from ...image.batch import Workers
     from ...infer import Infer
     from .buffer import DevicePostprocess, ModelStages, Parameters, Row
@@ -96,8 +96,7 @@ class CudaInstance:
         geometries = [row.geometry for row in rows]
         images: list[HostImage] = []
         if isinstance(rows[0].image, DeviceImage):
-            self._borrow([cast("DeviceImage", row.image) for row in rows], workers)
-            self._batch.fill([image.view() for image in self._borrowed], geometries)
+            self._batch.fill(self._borrow([cast("DeviceImage", row.image) for row in rows], workers), geometries)
             location = "resident"
         else:
             images = [cast("HostImage", row.image) for row in rows]
@@ -125,13 +124,12 @@ class CudaInstance:
         sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
         self._batch.fill([image.view() for image in images], sampled)
 
-    def _borrow(self, images: list[DeviceImage], workers: Workers) -> None:
-        """Borrows images on the device; those that models share are copied there together first."""
+    def _borrow(self, images: list[DeviceImage], workers: Workers) -> list[ImageView]:
+        """The views of images on the device; those that models share are copied there together first."""
         self._borrowed = images
         if uploads := [image.upload for image in images if image.upload is not None]:
             bring_in(uploads, self.stream, workers)
-        for image in images:
-            image.on(self.stream)
+        return [image.on(self.stream) for image in images]
 
     def _return_borrowed(self) -> None:
         """After an error: queued work may still read the images, and their memory is used again."""

@@ -88,7 +88,7 @@ def test_threads_use_the_memory_again_and_again() -> None:
             barrier.wait(60)
             images = [image.on_device("cuda:0") for image in groups[i]]
             bring_in([image.upload for image in images if image.upload is not None], stream)
-            views = [image.on(stream).view() for image in images]
+            views = [image.on(stream) for image in images]
             preprocess_batch(views, [same] * 4, keep, to, stream=stream)
             stream.synchronize()
             expected = np.stack([sources[(i + k) % 16] for k in range(4)])

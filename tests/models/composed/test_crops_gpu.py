@@ -37,7 +37,7 @@ def pixels(part: Any) -> np.ndarray:
     width, height = part.size
     out = Tensor((1, height, width, 3), "uint8", "cuda:0")
     keep = PixelTransform("bgr", "hwc", "uint8", fill=0, scale=1.0)
-    preprocess_batch([part.on(stream).view()], [Geometry.stretch(part.size, part.size)], keep, out, stream=stream)
+    preprocess_batch([part.on(stream)], [Geometry.stretch(part.size, part.size)], keep, out, stream=stream)
     return out.numpy()[0]
 
 

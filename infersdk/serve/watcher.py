@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..config import server_table
+from ..core.files import file_state
 from ..core.model_source import ModelSource
 from ..core.text import logger
 from ..errors import ConfigError, ModelError, text_of
@@ -102,22 +102,14 @@ def signatures(repository: Repository) -> Signatures:
 
 def _states(path: str) -> list[tuple[Any, ...]]:
     """The states of a model file and of the files that it refers to."""
-    state = _state(path)
-    return [state, *(_state(file) for file in _other_files(path, state))]
+    state = file_state(path)
+    return [(path, state), *((file, file_state(file)) for file in _other_files(path, state))]
 
 
 @functools.lru_cache(256)
-def _other_files(path: str, state: tuple[Any, ...]) -> tuple[str, ...]:
+def _other_files(path: str, state: tuple[int, int, int] | None) -> tuple[str, ...]:
     """The other files of a model, such as external weights; cached for each state of `path`."""
     try:
         return tuple(str(file) for file in source_files(ModelSource.of(path)) if str(file) != path)
     except (ConfigError, ModelError):  # missing or damaged: loading reports the reason
         return ()
-
-
-def _state(path: str) -> tuple[Any, ...]:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # ValueError: the path cannot be encoded
-        return (path,)
-    return path, status.st_size, status.st_mtime_ns, status.st_ino

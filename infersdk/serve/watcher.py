@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ..config import server_table
+from ..config import model_files, read, server_table
 from ..core.files import file_state
 from ..core.model_source import ModelSource
 from ..core.text import logger
 from ..errors import ConfigError, ModelError, text_of
 from ..importers.loading import source_files
 from .errors import RequestError
-from .repository import served_tables
+from .repository import served_tables, version_tables
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
     from .repository import Repository
 
 __all__ = ["Signatures", "signatures", "watch"]
@@ -54,7 +57,7 @@ async def watch(repository: Repository, interval: float, loaded: Signatures) -> 
     while True:
         await asyncio.sleep(interval)
         try:
-            now = await asyncio.to_thread(signatures, repository)
+            now = await asyncio.to_thread(signatures, repository.config)
         except Exception as error:
             if (text := text_of(error)) != told:
                 trace = None if isinstance(error, ConfigError) else error
@@ -83,17 +86,17 @@ async def _apply(repository: Repository, loaded: Signatures, now: Signatures) ->
                     await repository.load(name)
 
 
-def signatures(repository: Repository) -> Signatures:
+def signatures(config: str | os.PathLike[str] | Mapping[str, Any]) -> Signatures:
     """The current state of the configuration.
 
     Raises:
         ConfigError: the configuration cannot be read, or a server refuses it.
     """
-    configuration = repository.configuration()
+    configuration = read(config)
     models = {
         name: (
             msgspec.json.encode(table, order="sorted", enc_hook=repr),
-            [_states(path) for path in sorted(repository.files(name, table))],
+            [_states(path) for path in sorted(set().union(*map(model_files, version_tables(name, table).values())))],
         )
         for name, table in served_tables(configuration).items()
     }

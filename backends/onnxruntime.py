@@ -18,6 +18,7 @@ import msgspec
 import onnxruntime as ort
 
 from ..core.backend import SharedRuntime
+from ..core.files import file_state
 from ..core.processors import available_processors
 from ..core.stream import Stream
 from ..core.target import describe_layers, keeps_precision
@@ -38,7 +39,6 @@ from ._onnxruntime.providers import FAILURES, Provider, available_devices, find_
 from ._onnxruntime.session import (
     Options,
     feed,
-    file_states,
     load_libraries,
     may_run_on_one_core,
     message_of,
@@ -119,7 +119,7 @@ class OnnxRuntimeInfer(Infer):
 
             self._profile_folder = TemporaryDirectory(prefix="infersdk-")
         given = {key: str(value) for key, value in self.options.provider_options.items()}
-        self._file_states = file_states(files_of(self.model))
+        self._file_states = {file: file_state(file) for file in files_of(self.model)}
         source = self._source()
         if self.memory_budget is not None:
             from ._onnxruntime.cuda import arena_for
@@ -429,7 +429,7 @@ class OnnxRuntimeInfer(Infer):
         return result
 
     def _check_unchanged(self) -> None:
-        if file_states(self._file_states) != self._file_states:
+        if any(file_state(file) != state for file, state in self._file_states.items()):
             raise UnsupportedModelError(f"{str(self.model)!r} has changed since it was loaded; load it again") from None
 
     def _clone(self, twin: OnnxRuntimeInfer) -> None:

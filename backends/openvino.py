@@ -53,8 +53,7 @@ from ._openvino.runtime import (
     readers,
     reason,
 )
-from ._openvino.signature import Signature
-from ._openvino.values import feed, writable
+from ._openvino.signature import Signature, feed, writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -35,7 +35,7 @@ from ...graph.passes import prepared_model
 from .providers import FAILURES, Provider, provider_device
 
 __all__ = [
-    "Options", "feed", "file_states", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
+    "Options", "feed", "load_libraries", "may_run_on_one_core", "message_of", "metadata_of",
     "session_options", "spec_of", "start_session",
 ]  # fmt: skip
 
@@ -125,19 +125,6 @@ def may_run_on_one_core(options: Options) -> bool:
         and not options.profiling
         and not any(key.startswith("session.intra_op") for key in options.session_config)
     )
-
-
-def file_states(files: Iterable[Path]) -> dict[Path, tuple[int, int, int] | None]:
-    """The state of each file; a changed file has another one."""
-    return {file: _state_of(file) for file in files}
-
-
-def _state_of(file: Path) -> tuple[int, int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 _STOP_SPINNING = "session.force_spinning_stop"

@@ -1,22 +1,24 @@
-"""The inputs and outputs of a model in OpenVINO, and how the shapes of outputs follow from those of inputs."""
+"""The inputs and outputs of a model in OpenVINO, the values of inputs, and how shapes of outputs follow from inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import openvino as ov
 
-from ...core.tensor_spec import TensorSpec
-from ...errors import UnsupportedModelError
+from ...core.tensor_spec import TensorSpec, as_array
+from ...errors import DTypeError, UnsupportedModelError
 from .runtime import metadata_of, port_name, written_precision
 
 if TYPE_CHECKING:
     from ...core.model_source import ModelSource
+    from ...core.tensor import Tensor
 
-__all__ = ["ELEMENT_TYPES", "Signature"]
+__all__ = ["ELEMENT_TYPES", "Signature", "feed", "writable"]
 
 #: Element types of NumPy by OpenVINO's names.
 ELEMENT_TYPES = {
@@ -158,3 +160,26 @@ def _dimension(dim: Any, symbols: list[tuple[Any, str, int]]) -> _Dimension:
     if dim.is_static:
         return int(dim.get_length())
     return next(((name, axis) for symbol, name, axis in symbols if symbol == dim.get_symbol()), None)
+
+
+def writable(tensor: Tensor) -> Any:
+    """The host side of an input, as an array that NumPy takes for writable. OpenVINO requires writable arrays for
+    inputs too, and a user may bind a read-only one.
+    """
+    view = tensor.numpy()
+    interface = view.__array_interface__
+    interface["data"] = interface["data"][0], False
+    return np.asarray(SimpleNamespace(__array_interface__=interface, view=view))  # keeps the memory alive
+
+
+def feed(spec: TensorSpec, value: Any) -> Any:
+    """The value for a request: bfloat16 as bits, since NumPy has no such type."""
+    array = np.asarray(as_array(value, spec.name), order="C")
+    if spec.kind == "tensor":
+        return ov.Tensor(array)
+    if array.dtype.name not in ("bfloat16", "uint16"):
+        raise DTypeError(
+            f"input {spec.name!r} takes bfloat16, not {array.dtype}; give an array of ml_dtypes, or the bits as uint16"
+        )
+    spec.check(array.shape)
+    return ov.Tensor(array.view(np.uint16), ov.Shape(array.shape), ov.Type.bf16)

@@ -17,7 +17,7 @@ from ...errors import EngineError, UnsupportedModelError
 from .build import shape_tensor, spec_of
 from .compiled import Compiled, compiled_for
 from .contexts import ContextSet
-from .details import EngineDetails
+from .details import EngineDetails, EngineMemory
 
 if TYPE_CHECKING:
     import tensorrt
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ...core.tensor_spec import TensorSpec
     from .flavour import Flavour
     from .gpu import CudaDevice
-    from .memory import EngineMemory
     from .options import Options
     from .profiles import Profile
 

@@ -34,11 +34,10 @@ from ...infer import BackendInfo, Declaration, Infer, Scheduling
 from .._batch_buckets import next_size
 from .build import build_engine, engine_key, load_plugins
 from .contexts import OutputAllocator, make_allocator
-from .details import EngineDetails
+from .details import EngineDetails, EngineMemory
 from .engine import SUFFIXES, Engine, check_details, check_header, read_engine
 from .flavour import FLAVOURS, Flavour
 from .gpu import cuda_device
-from .memory import EngineMemory
 from .options import Options
 from .profiles import fits
 from .profiling import ProfiledRuns
@@ -451,7 +450,7 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _release(self) -> None:
         self._shared.keep(self._loader)
-        self._free()
+        self._close()
 
     def _loader(self) -> Callable[[], Engine]:
         """A function that reads the engine again."""
@@ -472,13 +471,6 @@ class _TensorRt(ProfiledRuns, Infer):
             self._start()
 
     def _close(self) -> None:
-        self._free()
-
-    def _forget(self) -> None:
-        super()._forget()
-        del self._shared
-
-    def _free(self) -> None:
         """Frees the context and the reference to the engine."""
         with contextlib.suppress(CudaError, DeviceUnavailableError), self._cuda.current():  # free the rest, too
             self.stream.synchronize()
@@ -490,6 +482,10 @@ class _TensorRt(ProfiledRuns, Infer):
             self.stream.close()
         for stage in self._stages.values():
             stage.close()
+
+    def _forget(self) -> None:
+        super()._forget()
+        del self._shared
 
 
 class TensorRtInfer(_TensorRt):

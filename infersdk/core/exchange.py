@@ -1,19 +1,21 @@
 """Sharing memory with other libraries, without copies.
 
 The `borrow` functions return a native `ifs_tensor *` over the memory of an array, a device array or a DLPack producer;
-the caller keeps that memory alive. `lend_dlpack` exports the device side of a tensor.
+the caller keeps that memory alive. `lend_dlpack` exports the device side of a tensor to torch, CuPy, JAX and numba; for
+the host side NumPy implements DLPack. The structs are those of the DLPack specification
+(https://dmlc.github.io/dlpack/latest/c_api.html), of the unversioned form that every consumer takes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InferSDKError, InputError, ShapeError
-from . import dlpack
+from ..errors import DTypeError, InferSDKError, InputError, ShapeError
 from ._lib import address, check, ffi, lib, out, returned
 from .device import CPU, Device
 from .memory import device_of
@@ -25,7 +27,45 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["borrow", "borrow_array", "borrow_cuda_array", "borrow_dlpack", "lend_dlpack"]
+__all__ = [
+    "DLPACK_CPU", "DLPACK_CUDA", "borrow", "borrow_array", "borrow_capsule", "borrow_cuda_array", "borrow_dlpack",
+    "lend_dlpack",
+]  # fmt: skip
+
+#: DLPack's numbers of the processor and of CUDA.
+DLPACK_CPU, DLPACK_CUDA = 1, 2
+_KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}
+_BITS = {"i": (8, 16, 32, 64), "u": (8, 16, 32, 64), "f": (16, 32, 64), "b": (8,)}
+_MAX_NDIM = 16  # as the core's IFS_MAX_NDIM
+_LETTERS = {code: letter for letter, code in _KINDS.items()}
+
+
+def _prototype(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the C API, with a prototype of its own: all users of `ctypes.pythonapi` share those there."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_new_capsule = _prototype("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+# These take a capsule as its address: in its destructor its reference count is 0.
+_pointer_of = _prototype("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_is_valid = _prototype("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_rename = _prototype("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+
+#: Objects of an export until the consumer calls the deleter: the struct, its arrays, and the holder of the memory.
+_lent: dict[int, tuple[Any, ...]] = {}
+
+
+@ffi.def_extern(name="ifs_py_dlpack_release")  # type: ignore[untyped-decorator]
+def _release(managed: Any) -> None:
+    """The deleter of an export. The consumer may call it from any thread."""
+    _lent.pop(address(managed), None)
+
+
+@ctypes.PYFUNCTYPE(None, ctypes.c_void_p)  # type: ignore[untyped-decorator]
+def _drop_capsule(capsule: int) -> None:
+    """Frees the tensor of a capsule that no consumer has taken."""
+    if _is_valid(capsule, b"dltensor"):
+        _lent.pop(_pointer_of(capsule, b"dltensor"), None)
 
 
 def borrow(
@@ -104,22 +144,71 @@ def borrow_dlpack(source: Any, stream: Stream | None) -> tuple[Any, object]:
     """
     try:
         kind, ordinal = source.__dlpack_device__()
-        if kind != dlpack.CUDA:
+        if kind != DLPACK_CUDA:
             array = np.from_dlpack(source)
-        else:
-            number = 1 if stream is None else stream.handle or 1  # DLPack's number of the legacy default stream
-            # Of several devices, torch exports from the current one alone.
-            with current_device(Device("cuda", ordinal)) if device_count() > 1 else contextlib.nullcontext():
-                theirs = dlpack.Borrowed(source.__dlpack__(stream=number))
+            return borrow_array(array, CPU.ordinal), array
+        number = 1 if stream is None else stream.handle or 1  # DLPack's number of the legacy default stream
+        # Of several devices, torch exports from the current one alone.
+        with current_device(Device("cuda", ordinal)) if device_count() > 1 else contextlib.nullcontext():
+            at, shape, dtype, managed = borrow_capsule(source.__dlpack__(stream=number))
     except InferSDKError:
         raise
     except (AssertionError, AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"cannot borrow a {type(source).__name__} through DLPack: {error}") from None
-    if kind != dlpack.CUDA:
-        return borrow_array(array, CPU.ordinal), array
     if stream is None:
         Stream.wrap(1, Device("cuda", ordinal)).synchronize()
-    return borrow(theirs.address, theirs.shape, theirs.dtype, ordinal, on_device=True), theirs
+    return borrow(at, shape, dtype, ordinal, on_device=True), managed
+
+
+def borrow_capsule(capsule: Any) -> tuple[int, tuple[int, ...], np.dtype[Any], Any]:
+    """Takes a tensor out of a DLPack capsule. Returns its address, shape and type, and the object that gives it back.
+
+    Raises:
+        BufferError: it holds no tensor, or not any more.
+        ShapeError, DTypeError: as `borrow_dlpack()`.
+    """
+    try:
+        pointer = _pointer_of(id(capsule), b"dltensor")
+    except ValueError:
+        raise BufferError(f"{capsule!r} does not hold a tensor, or it was taken before; export a new one") from None
+    managed = ffi.gc(ffi.cast("DLManagedTensor *", pointer), _return)
+    _rename(id(capsule), b"used_dltensor")
+    tensor = managed.dl_tensor
+    dtype, shape = _dtype_of(tensor.dtype), _sizes(tensor.shape, tensor.ndim, "shape")
+    if any(size < 0 for size in shape):
+        raise ShapeError(f"a DLPack tensor cannot have shape {shape}: a dimension is negative")
+    if math.prod(shape) * dtype.itemsize >= 2**63:
+        raise ShapeError(f"a DLPack tensor of shape {shape} and type {dtype} is larger than any memory")
+    if tensor.strides != ffi.NULL:
+        strides, dense = _sizes(tensor.strides, tensor.ndim, "strides"), 1
+        for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+            if size != 1 and stride != dense:
+                raise ShapeError(f"strides {strides} of shape {shape} are not dense; pass a contiguous array")
+            dense *= max(size, 1)
+    return address(tensor.data) + int(tensor.byte_offset), shape, dtype, managed
+
+
+def _return(managed: Any) -> None:
+    if managed.deleter:
+        managed.deleter(managed)
+
+
+def _dtype_of(dtype: Any) -> np.dtype[Any]:
+    kind, bits = _LETTERS.get(dtype.code), int(dtype.bits)
+    if kind is None or dtype.lanes != 1 or bits not in _BITS[kind]:
+        raise DTypeError(
+            f"DLPack type code {dtype.code} with {bits} bits and {dtype.lanes} lanes is not supported; pass integers "
+            "of 8 to 64 bits, floating point of 16 to 64, or bools of 8"
+        )
+    return np.dtype(f"{kind}{bits // 8}")
+
+
+def _sizes(numbers: Any, ndim: int, what: str) -> tuple[int, ...]:
+    if not 0 <= ndim <= _MAX_NDIM or (ndim and numbers == ffi.NULL):
+        raise ShapeError(
+            f"a DLPack tensor of {ndim} dimensions cannot be read; 0 to {_MAX_NDIM}, with their {what}, can"
+        )
+    return tuple(int(numbers[i]) for i in range(ndim))
 
 
 def lend_dlpack(
@@ -142,5 +231,12 @@ def lend_dlpack(
         check(lib.held_ifs_tensor_lend(tensor, theirs._open, at))
     memory = lib.held_ifs_tensor_memory(tensor)
     block = returned("ifs_block *", lib.held_ifs_memory_hold, memory, lib.IFS_SIDE_DEVICE)
-    holder = (ffi.gc(block, lib.ifs_block_release), lender)
-    return dlpack.lend(address(at[0]), shape, dtype, (dlpack.CUDA, ordinal), holder)
+    managed, dims = ffi.new("DLManagedTensor *"), ffi.new("int64_t[]", list(shape) or [0])
+    exported = managed.dl_tensor
+    exported.data, exported.shape, exported.ndim = at[0], dims, len(shape)
+    exported.device.device_type, exported.device.device_id = DLPACK_CUDA, ordinal
+    exported.dtype.code, exported.dtype.bits, exported.dtype.lanes = _KINDS[dtype.kind], dtype.itemsize * 8, 1
+    managed.deleter = lib.ifs_py_dlpack_release
+    key = address(managed)
+    _lent[key] = managed, dims, ffi.gc(block, lib.ifs_block_release), lender
+    return _new_capsule(key, b"dltensor", ctypes.cast(_drop_capsule, ctypes.c_void_p))

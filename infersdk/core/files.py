@@ -21,8 +21,8 @@ from ..errors import ConfigError, InferSDKError, OutputError
 
 __all__ = [
     "IMAGE_SUFFIXES", "READ_FLAGS", "VIDEO_SUFFIXES", "WRITE_FLAGS", "atomic_path", "atomic_write", "cache_base",
-    "check_output", "digest_of", "file_digest", "image_files", "is_read_only", "lock", "make_folder", "open_regular",
-    "other_writers", "read_regular", "remove_lock", "scratch_folder",
+    "check_output", "digest_of", "file_digest", "file_state", "image_files", "is_read_only", "lock", "make_folder",
+    "open_regular", "other_writers", "read_regular", "remove_lock", "scratch_folder",
 ]  # fmt: skip
 
 _COMMON = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -184,6 +184,15 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes")
     return content
+
+
+def file_state(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+    """The state of a file: a file that has changed has another one. None without a file."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):  # ValueError: the path cannot be encoded
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:

@@ -8,58 +8,58 @@ from pathlib import Path, PurePosixPath
 
 __all__ = ["available_processors", "fits_quotas", "runtime_threads"]
 
+#: Of the file system.
+_ROOT = Path("/")
 
-def available_processors(root: Path = Path("/")) -> int:
+
+def available_processors() -> int:
     """The number of processors that this process may use: those of its affinity, or fewer where the quotas of its
     control groups (rounded up) or `OMP_NUM_THREADS` allow fewer.
-
-    Args:
-        root: of the file system.
     """
-    return math.ceil(min([_usable(), *_limits(root)]))
+    return math.ceil(min([_usable(), *_limits()]))
 
 
-def runtime_threads(requested: int, root: Path = Path("/")) -> int:
+def runtime_threads(requested: int) -> int:
     """The threads that a runtime is given: `requested`, or for 0 the processors of this process. Where nothing limits
     it, 0 stays, the runtime's own choice.
     """
-    limited = _limits(root) or _usable() < (os.cpu_count() or 1)
-    return requested or (available_processors(root) if limited else 0)
+    limited = _limits() or _usable() < (os.cpu_count() or 1)
+    return requested or (available_processors() if limited else 0)
 
 
-def fits_quotas(threads: int, root: Path = Path("/")) -> bool:
+def fits_quotas(threads: int) -> bool:
     """Whether this number of threads may be busy all the time: no control group has a smaller quota."""
-    return all(threads <= quota for quota in _quotas(root))
+    return all(threads <= quota for quota in _quotas())
 
 
 def _usable() -> int:
     return getattr(os, "process_cpu_count", _affinity)() or 1
 
 
-def _limits(root: Path) -> list[float]:
+def _limits() -> list[float]:
     """The limits on processors, other than the affinity."""
-    found = _quotas(root)
+    found = _quotas()
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has one for each nesting level
     if first.isdecimal() and int(first):  # OpenMP ignores other values too
         found.append(int(first))
     return found
 
 
-def _quotas(root: Path) -> list[float]:
-    return [quota for group in _control_groups(root) if (quota := _quota(group)) is not None]
+def _quotas() -> list[float]:
+    return [quota for group in _control_groups() if (quota := _quota(group)) is not None]
 
 
 def _affinity() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _control_groups(root: Path) -> list[Path]:
+def _control_groups() -> list[Path]:
     """The folders of the control groups with limits on processor time, of version 1 and 2: this process's and all
     above it.
     """
     try:
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
-        memberships = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
+        mounts = (_ROOT / "proc/self/mountinfo").read_text().splitlines()
+        memberships = [line.split(":", 2) for line in (_ROOT / "proc/self/cgroup").read_text().splitlines()]
     except OSError:  # not Linux
         return []
     folders = []
@@ -76,7 +76,7 @@ def _control_groups(root: Path) -> list[Path]:
         for path in map(PurePosixPath, paths):
             # In a container the mount may be of the group itself, or the path one that is not visible.
             inner = path.relative_to(mounted) if path.is_relative_to(mounted) else PurePosixPath()
-            group = root / folder.lstrip("/")
+            group = _ROOT / folder.lstrip("/")
             folders += [group, *(group := group / part for part in inner.parts)]
     return folders
 

@@ -17,10 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError, OutputError, ReadOnlyError, ShapeError, TensorFileError
-from . import dlpack
 from ._lib import Handle, access_code, address, check, ffi, lib, out, returned
 from .device import Device, memory_ordinal
-from .exchange import borrow, borrow_array, borrow_cuda_array, borrow_dlpack, lend_dlpack
+from .exchange import (
+    DLPACK_CPU,
+    DLPACK_CUDA,
+    borrow,
+    borrow_array,
+    borrow_cuda_array,
+    borrow_dlpack,
+    lend_dlpack,
+)
 from .files import atomic_path
 from .memory import Head
 from .tensor_spec import DTYPES, as_array, as_dims, dtype_code
@@ -371,7 +378,7 @@ class Tensor(Handle):
                 or another device, which a tensor with a device side does not give.
         """
         device = self.__dlpack_device__()
-        if device[0] == dlpack.CPU:
+        if device[0] == DLPACK_CPU:
             try:
                 array = self.numpy(writable=True)
             except ReadOnlyError:
@@ -386,7 +393,7 @@ class Tensor(Handle):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         ordinal = int(lib.held_ifs_tensor_device(self._open))
-        return (dlpack.CUDA, ordinal) if ordinal >= 0 else (dlpack.CPU, 0)
+        return (DLPACK_CUDA, ordinal) if ordinal >= 0 else (DLPACK_CPU, 0)
 
     # ---- shape and content ----
 

@@ -27,7 +27,6 @@ from ..loading import registry
 from ..models import create
 from ..pipeline.batch_buffer import DEFAULT_BATCH
 from ..serve.images import ENCODED, PIXELS
-from ..serve.model_config import tensor_fields
 from ..serve.networks import tensor_info
 from ..serve.repository import newest_table, served_tables
 from ..serve.result_tensors import ResultTensors
@@ -195,7 +194,7 @@ def _write_config(
 
 
 def _tensor(info: TensorInfo, batch: int) -> dict[str, Any]:
-    tensor = tensor_fields(info, bool(batch))
+    tensor = info.config(bool(batch))
     if batch and len(info.shape) == 1:
         tensor["reshape"] = {"shape": []}  # one number for each image: [N] inside, [N, 1] outside
     return tensor

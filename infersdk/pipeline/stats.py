@@ -33,22 +33,12 @@ class Durations:
         self.counts = [0] * (len(BOUNDS) + 1)
         self.sum, self.max, self.count = 0.0, 0.0, 0
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
-        self.sum += seconds
-        self.count += 1
-        self.max = max(self.max, seconds)
-
-    def add_all(self, durations: Sequence[float]) -> None:
-        if len(durations) == 1:
-            self.add(durations[0])
-            return
-        counts = self.counts
+    def add(self, *durations: float) -> None:
         for seconds in durations:
-            counts[bisect_left(BOUNDS, seconds)] += 1
+            self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.sum += sum(durations)
         self.count += len(durations)
-        self.max = max(self.max, max(durations, default=0.0))
+        self.max = max(self.max, *durations)
 
     def quantile(self, q: float) -> float:
         """The middle of the bucket that holds the quantile `q` (0 to 1), in seconds."""
@@ -161,8 +151,8 @@ class Statistics:
                 self.buckets[bucket] = self.buckets.get(bucket, 0) + count
             self.run.add(ran - left)
             self.postprocess.add(done - ran)
-            self.queue.add_all([left - then for then in submitted])
-            self.total.add_all([done - then for then in submitted])
+            self.queue.add(*[left - then for then in submitted])
+            self.total.add(*[done - then for then in submitted])
 
     def snapshot(self, *, waiting: int, slots: int) -> PipelineStats:
         """The numbers now."""

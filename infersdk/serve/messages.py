@@ -38,6 +38,15 @@ class TensorInfo:
         """The form in the metadata of a model."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
+    def config(self, batched: bool) -> dict[str, Any]:
+        """The form in Triton's messages `ModelInput` and `ModelOutput`."""
+        return {
+            "name": self.name,
+            "data_type": f"TYPE_{'STRING' if self.datatype == 'BYTES' else self.datatype}",
+            "dims": list((self.shape[1:] if batched else self.shape) or (1,)),
+            **({"optional": True} if self.optional else {}),
+        }
+
     @property
     def text(self) -> str:
         """The form in messages: `images: FP32 [-1, 3, 640, 640]`."""

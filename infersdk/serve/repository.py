@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..config import convert, model_files, model_tables, read
+from ..config import convert, model_tables, read
 from ..core.text import logger
 from ..errors import ClosedError, ConfigError, InferSDKError, text_of
 from ..loading.registry import load_table
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .endpoint import Endpoint
     from .settings import ServerSettings
 
-__all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table", "served_tables"]
+__all__ = ["ModelEntry", "Repository", "load_endpoint", "newest_table", "served_tables", "version_tables"]
 
 _log = logger("infersdk.serve")
 
@@ -98,34 +98,21 @@ class Repository:
     Attributes:
         on_closed: called in the thread of the event loop after a version was closed.
         report: called there with a line when a model starts to load and when it serves; logs by default.
+
+    Raises:
+        ConfigError: the configuration cannot be read, or has no models.
     """
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], settings: ServerSettings) -> None:
         self.on_closed: Callable[[], None] = lambda: None
         self.report: Callable[[str], None] = _log.info
-        self._config, self._settings = config, settings
-        self.models = {name: ModelEntry(name) for name in self.tables()}
+        self.config, self._settings = config, settings
+        self.models = {name: ModelEntry(name) for name in served_tables(config)}
         self._loader = ThreadPoolExecutor(1, "infersdk-load")
         self._closer = ThreadPoolExecutor(_CLOSERS, "infersdk-close")
         self._loading = set[asyncio.Task[None]]()
         self._closing = set[asyncio.Future[None]]()
         self._closed = False
-
-    def configuration(self) -> dict[str, Any]:
-        """The current configuration.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
-        return read(self._config)
-
-    def tables(self) -> Mapping[str, Any]:
-        """The current table of each model.
-
-        Raises:
-            ConfigError: it cannot be read, or has no models.
-        """
-        return served_tables(self._config)
 
     # ---- lookups ----
 
@@ -176,14 +163,6 @@ class Repository:
     def ready(self) -> bool:
         """Whether all models serve. Models unloaded by a client count as ready."""
         return all(entry.fault is None if entry.versions else entry.is_unloaded for entry in self.models.values())
-
-    def files(self, name: str, table: Any) -> set[str]:
-        """The model files named by the table of the model `name`, for all versions.
-
-        Raises:
-            ConfigError: the table is wrong.
-        """
-        return set().union(*map(model_files, _version_tables(name, table).values()))
 
     # ---- loading ----
 
@@ -304,12 +283,12 @@ class Repository:
 
     def _load_versions(self, name: str) -> dict[str, Endpoint]:
         self._check_open(name)
-        table = self.tables().get(name)
+        table = served_tables(self.config).get(name)
         if table is None:
             raise ConfigError(f"the configuration has no model {name!r} any more")
         made: dict[str, Endpoint] = {}
         try:
-            for version, one in _version_tables(name, table).items():
+            for version, one in version_tables(name, table).items():
                 made[version] = load_endpoint(name, version, one, self._settings, self._check_open)
         except BaseException:
             for endpoint in made.values():
@@ -357,8 +336,12 @@ def _close(endpoint: Endpoint, until: float) -> None:
         _log.exception("model %r could not be closed", endpoint.name)
 
 
-def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
-    """The table of each version: the model's table, updated by that of `versions`. The default version is 1."""
+def version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
+    """The table of each version: the model's table, updated by that of `versions`. The default version is 1.
+
+    Raises:
+        ConfigError: the table is wrong.
+    """
     if not isinstance(table, Mapping):
         raise ConfigError(f"models.{name} is a table, not {table!r}")
     base = dict(table)
@@ -376,7 +359,7 @@ def _version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
 
 def newest_table(name: str, table: Any) -> tuple[str, dict[str, Any]]:
     """The version for requests that name none, and its table."""
-    tables = _version_tables(name, table)
+    tables = version_tables(name, table)
     version = max(tables, key=int)
     return version, tables[version]
 

@@ -88,7 +88,6 @@ class Server:
         self.repository = Repository(config, self.settings)
         self.service = InferenceService(self.repository, self.settings)
         self.tracing = Tracing() if self.settings.traces else None
-        self._config = config
         self._stop: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
         self._started = False
@@ -141,7 +140,7 @@ class Server:
                         ports.append(await self._open_http(authentication, log, most))
                     if self.settings.grpc_port is not None:
                         ports.append(await self._open_grpc(authentication, log, most))
-                    before_loading = await asyncio.to_thread(signatures, self.repository)
+                    before_loading = await asyncio.to_thread(signatures, self.repository.config)
                     loading = asyncio.ensure_future(self.repository.load_all())
                     ending = asyncio.ensure_future(ended.wait())
                     await asyncio.wait([loading, ending], return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,6 @@ from ..core.stream import device_count
 from .datatypes import array_of
 from .errors import RequestError, Status
 from .messages import InferRequest, InferResponse, PlacedOutput
-from .model_config import model_config
 from .regions import SharedTensor
 from .shared_memory import SharedMemoryRegions
 from .workers import in_worker
@@ -102,7 +101,17 @@ class InferenceService:
 
     def model_config(self, name: str, version: str = "") -> dict[str, Any]:
         """The configuration as the fields of Triton's message `ModelConfig`."""
-        return model_config(self.repository.find(name, version))
+        endpoint = self.repository.find(name, version)
+        batched = endpoint.batched
+        return {
+            "name": name,
+            "backend": endpoint.platform,
+            "version_policy": {"latest": {"num_versions": 1}},
+            "max_batch_size": endpoint.pipeline.max_batch if batched else 0,
+            "input": [info.config(batched) for info in endpoint.inputs],
+            "output": [info.config(batched) for info in endpoint.outputs],
+            **({"dynamic_batching": {}} if batched else {}),
+        }
 
     # ---- inference ----
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ..config import server_table
+from ..config import model_files, read, server_table
+from ..core.files import file_state
 from ..core.model_source import ModelSource
 from ..core.text import logger
 from ..errors import ConfigError, ModelError, text_of
 from ..importers.loading import source_files
 from .errors import RequestError
-from .repository import served_tables
+from .repository import served_tables, version_tables
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
     from .repository import Repository
 
 __all__ = ["Signatures", "signatures", "watch"]
@@ -54,7 +57,7 @@ async def watch(repository: Repository, interval: float, loaded: Signatures) -> 
     while True:
         await asyncio.sleep(interval)
         try:
-            now = await asyncio.to_thread(signatures, repository)
+            now = await asyncio.to_thread(signatures, repository.config)
         except Exception as error:
             if (text := text_of(error)) != told:
                 trace = None if isinstance(error, ConfigError) else error
@@ -83,17 +86,17 @@ async def _apply(repository: Repository, loaded: Signatures, now: Signatures) ->
                     await repository.load(name)
 
 
-def signatures(repository: Repository) -> Signatures:
+def signatures(config: str | os.PathLike[str] | Mapping[str, Any]) -> Signatures:
     """The current state of the configuration.
 
     Raises:
         ConfigError: the configuration cannot be read, or a server refuses it.
     """
-    configuration = repository.configuration()
+    configuration = read(config)
     models = {
         name: (
             msgspec.json.encode(table, order="sorted", enc_hook=repr),
-            [_states(path) for path in sorted(repository.files(name, table))],
+            [_states(path) for path in sorted(set().union(*map(model_files, version_tables(name, table).values())))],
         )
         for name, table in served_tables(configuration).items()
     }
@@ -102,22 +105,14 @@ def signatures(repository: Repository) -> Signatures:
 
 def _states(path: str) -> list[tuple[Any, ...]]:
     """The states of a model file and of the files that it refers to."""
-    state = _state(path)
-    return [state, *(_state(file) for file in _other_files(path, state))]
+    state = file_state(path)
+    return [(path, state), *((file, file_state(file)) for file in _other_files(path, state))]
 
 
 @functools.lru_cache(256)
-def _other_files(path: str, state: tuple[Any, ...]) -> tuple[str, ...]:
+def _other_files(path: str, state: tuple[int, int, int] | None) -> tuple[str, ...]:
     """The other files of a model, such as external weights; cached for each state of `path`."""
     try:
         return tuple(str(file) for file in source_files(ModelSource.of(path)) if str(file) != path)
     except (ConfigError, ModelError):  # missing or damaged: loading reports the reason
         return ()
-
-
-def _state(path: str) -> tuple[Any, ...]:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):  # ValueError: the path cannot be encoded
-        return (path,)
-    return path, status.st_size, status.st_mtime_ns, status.st_ino

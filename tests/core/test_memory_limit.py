@@ -150,8 +150,8 @@ def test_the_builder_says_what_an_engine_takes(assets: Path, tmp_path: Path) -> 
     pytest.importorskip("tensorrt_rtx_bindings")
     onnx = pytest.importorskip("onnx")
     from infersdk.backends._trt.build import build_engine
+    from infersdk.backends._trt.details import EngineMemory
     from infersdk.backends._trt.flavour import FLAVOURS
-    from infersdk.backends._trt.memory import EngineMemory
     from infersdk.backends._trt.options import Options
 
     model = onnx.load(assets / "models" / "squeezenet1.1.onnx")

@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx_models
 import pytest
 
+from infersdk.core import processors
 from infersdk.core.processors import available_processors, fits_quotas, runtime_threads
 
 V2 = "30 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw\n"
@@ -25,31 +26,31 @@ COUNT = "from infersdk.core.processors import available_processors; print(availa
 
 
 @pytest.fixture(autouse=True)
-def sixteen_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def sixteen_processors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(processors, "_ROOT", tmp_path)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "process_cpu_count", lambda: 16, raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
 
 
-def tree(root: Path, mounts: str, membership: str, **files: str) -> Path:
+def tree(root: Path, mounts: str, membership: str, **files: str) -> None:
     """A file system with these control groups."""
     written = {"proc/self/mountinfo": mounts, "proc/self/cgroup": membership}
     for name, text in (written | files).items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return root
 
 
 @pytest.mark.parametrize(
-    ("quota", "processors"),
+    ("quota", "count"),
     [("max 100000", 16), ("50000 100000", 1), ("100000 100000", 1), ("150000 100000", 2), ("999999 10000", 16)],
 )
-def test_the_quota_of_a_container_with_version_2(tmp_path: Path, quota: str, processors: int) -> None:
+def test_the_quota_of_a_container_with_version_2(tmp_path: Path, quota: str, count: int) -> None:
     mounts = V2.format(root="/", point="/sys/fs/cgroup")
-    root = tree(tmp_path, mounts, "0::/\n", **{"sys/fs/cgroup/cpu.max": f"{quota}\n"})
-    assert available_processors(root) == processors
-    assert fits_quotas(2, root) == (not quota.startswith(("50000 ", "100000 ", "150000 ")))
+    tree(tmp_path, mounts, "0::/\n", **{"sys/fs/cgroup/cpu.max": f"{quota}\n"})
+    assert available_processors() == count
+    assert fits_quotas(2) == (not quota.startswith(("50000 ", "100000 ", "150000 ")))
 
 
 def test_the_smallest_quota_of_all_groups_above(tmp_path: Path) -> None:
@@ -59,7 +60,8 @@ def test_the_smallest_quota_of_all_groups_above(tmp_path: Path) -> None:
         "sys/fs/cgroup/a/b/cpu.max": "max 100000",
         "sys/fs/cgroup/a/b/c/cpu.max": "700000 100000",
     }
-    assert available_processors(tree(tmp_path, mounts, "0::/a/b/c\n", **files)) == 3
+    tree(tmp_path, mounts, "0::/a/b/c\n", **files)
+    assert available_processors() == 3
 
 
 @pytest.mark.parametrize(
@@ -69,37 +71,37 @@ def test_the_smallest_quota_of_all_groups_above(tmp_path: Path) -> None:
 )
 def test_version_1_as_docker_mounts_it(tmp_path: Path, mounted: str, membership: str) -> None:
     folder = "sys/fs/cgroup/cpu,cpuacct" + (membership if mounted == "/" else "")
-    root = tree(
+    tree(
         tmp_path, V1.format(root=mounted, point="/sys/fs/cgroup/cpu,cpuacct"),
         f"5:cpuset:/elsewhere\n4:cpu,cpuacct:{membership}\n0::/\n",
         **{f"{folder}/cpu.cfs_quota_us": "250000\n", f"{folder}/cpu.cfs_period_us": "100000\n"},
     )  # fmt: skip
-    assert available_processors(root) == 3
-    (root / folder / "cpu.cfs_quota_us").write_text("-1\n")
-    assert available_processors(root) == 16
+    assert available_processors() == 3
+    (tmp_path / folder / "cpu.cfs_quota_us").write_text("-1\n")
+    assert available_processors() == 16
 
 
-def test_without_control_groups(tmp_path: Path) -> None:
-    assert available_processors(tmp_path) == 16
+def test_without_control_groups() -> None:
+    assert available_processors() == 16
 
 
-@pytest.mark.parametrize(("value", "processors"), [("3", 3), ("4,2", 4), (" 5 ", 5), ("64", 16), ("0", 16), ("x", 16)])
-def test_the_variable_of_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, processors: int) -> None:
+@pytest.mark.parametrize(("value", "count"), [("3", 3), ("4,2", 4), (" 5 ", 5), ("64", 16), ("0", 16), ("x", 16)])
+def test_the_variable_of_openmp(monkeypatch: pytest.MonkeyPatch, value: str, count: int) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", value)
-    assert available_processors(tmp_path) == processors
+    assert available_processors() == count
 
 
-def test_a_runtime_chooses_where_nothing_limits_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (runtime_threads(0, tmp_path), runtime_threads(7, tmp_path)) == (0, 7)
+def test_a_runtime_chooses_where_nothing_limits_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (runtime_threads(0), runtime_threads(7)) == (0, 7)
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
-    assert (runtime_threads(0, tmp_path), runtime_threads(7, tmp_path)) == (5, 7)
+    assert (runtime_threads(0), runtime_threads(7)) == (5, 7)
 
 
 def test_a_runtime_has_its_threads_told_under_a_quota_as_large_as_the_machine(tmp_path: Path) -> None:
     """Its own choice would pin one thread to each processor."""
     mounts = V2.format(root="/", point="/sys/fs/cgroup")
-    root = tree(tmp_path, mounts, "0::/\n", **{"sys/fs/cgroup/cpu.max": "1550000 100000"})
-    assert runtime_threads(0, root) == 16
+    tree(tmp_path, mounts, "0::/\n", **{"sys/fs/cgroup/cpu.max": "1550000 100000"})
+    assert runtime_threads(0) == 16
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinity")
@@ -125,10 +127,10 @@ def control_group(quota: float) -> Iterator[str]:
         group.rmdir()
 
 
-@pytest.mark.parametrize(("quota", "processors"), [(0.5, 1), (1.0, 1), (1.5, 2)])
-def test_a_real_control_group(quota: float, processors: int) -> None:
+@pytest.mark.parametrize(("quota", "count"), [(0.5, 1), (1.0, 1), (1.5, 2)])
+def test_a_real_control_group(quota: float, count: int) -> None:
     with control_group(quota) as enter:
-        assert in_a_process(enter + COUNT) == min(processors, len(os.sched_getaffinity(0)))
+        assert in_a_process(enter + COUNT) == min(count, len(os.sched_getaffinity(0)))
 
 
 @pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="needs two processors")

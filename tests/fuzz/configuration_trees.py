@@ -192,7 +192,7 @@ def configuration_trees(rng: random.Random) -> bool:
     """One tree: read, made into a server, watched, and loaded as that server and as an application load it."""
     from infersdk.models import create
     from infersdk.serve import Server
-    from infersdk.serve.repository import load_endpoint, newest_table
+    from infersdk.serve.repository import load_endpoint, newest_table, served_tables
     from infersdk.serve.watcher import signatures
 
     tree: Any = changed(rng, base(rng))
@@ -203,8 +203,8 @@ def configuration_trees(rng: random.Random) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         server = Server(config)
-        signatures(server.repository)
-        for name, table in server.repository.tables().items():
+        signatures(config)
+        for name, table in served_tables(config).items():
             load_endpoint(name, *newest_table(name, table), server.settings).close(0)
         if all(isinstance(table, dict) and table.get("type") != "network" for table in tree["models"].values()):
             for model in create(config).values():

@@ -127,7 +127,7 @@ def tensor_files(rng: random.Random) -> bool:
 
 def dlpack_capsules(rng: random.Random) -> bool:
     """Structs of DLPack with any numbers in them, over memory that is there: taken or refused, and given back once."""
-    from infersdk.core import dlpack
+    from infersdk.core import exchange
     from infersdk.core._lib import ffi
 
     returned = []
@@ -153,16 +153,14 @@ def dlpack_capsules(rng: random.Random) -> bool:
     tensor.byte_offset = rng.choice((0, 0, 0, 8, 1, 2**63, 2**64 - 1))
     release = ffi.callback("void(DLManagedTensor *)", returned.append)
     managed.deleter = release if rng.random() < 0.9 else ffi.NULL
-    capsule = dlpack._python.PyCapsule_New(int(ffi.cast("uintptr_t", managed)), b"dltensor", None)
+    capsule = exchange._new_capsule(int(ffi.cast("uintptr_t", managed)), b"dltensor", None)
     refused = None
     try:
-        borrowed = dlpack.Borrowed(capsule)
-        assert all(d >= 0 for d in borrowed.shape), f"a negative dimension was taken: {borrowed.shape}"
-        count = int(np.prod(borrowed.shape, dtype=object))
-        assert count * borrowed.dtype.itemsize < 2**63, f"a size that overflows was taken: {borrowed.shape}"
-        assert borrowed.dtype.itemsize * 8 == tensor.dtype.bits, f"{tensor.dtype.bits} bits became {borrowed.dtype}"
-        assert borrowed.device == (tensor.device.device_type, tensor.device.device_id)
-        del borrowed
+        _, taken, dtype, owner = exchange.borrow_capsule(capsule)
+        assert all(d >= 0 for d in taken), f"a negative dimension was taken: {taken}"
+        assert int(np.prod(taken, dtype=object)) * dtype.itemsize < 2**63, f"a size that overflows was taken: {taken}"
+        assert dtype.itemsize * 8 == tensor.dtype.bits, f"{tensor.dtype.bits} bits became {dtype}"
+        del owner
     except InferSDKError as error:
         refused = str(error)  # not the error: its traceback would keep the object alive
     expected = 1 if managed.deleter else 0

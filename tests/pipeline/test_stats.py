@@ -11,7 +11,7 @@ from infersdk.pipeline.stats import BOUNDS, Durations
 def test_percentiles_are_near_the_truth(rng: np.random.Generator) -> None:
     values = rng.lognormal(-6, 1.5, 20_000)
     durations = Durations()
-    durations.add_all(values[:10_000].tolist())
+    durations.add(*values[:10_000].tolist())
     for value in values[10_000:]:
         durations.add(float(value))
     found = durations.percentiles()
@@ -28,7 +28,7 @@ def test_the_ends() -> None:
     durations = Durations()
     durations.add(0.0)
     assert durations.percentiles().p50 == 0
-    durations.add_all([1e6] * 3)
+    durations.add(1e6, 1e6, 1e6)
     assert durations.percentiles().p99 == pytest.approx(BOUNDS[-1], rel=0.1)  # above the last bucket
     assert durations.percentiles().max == 1e6
     assert durations.percentiles().mean == pytest.approx(750_000)

@@ -1,11 +1,11 @@
-"""The gRPC server: the calls of the protocol with limits and an access log."""
+"""The gRPC server: the calls of the protocol, with limits and an access log."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 import grpc
@@ -16,7 +16,6 @@ from tritonclient.grpc import service_pb2
 from ...errors import ConfigError
 from ..errors import RequestError, Status, as_request_error, shortened
 from ..workers import in_worker
-from .calls import Fields, calls
 from .infer_codec import read_request, response_message
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["open_grpc"]
 
+#: The fields of a response in the form of protobuf's JSON; None is a response without fields.
+_Fields: TypeAlias = "dict[str, Any] | None"
 _SERVICE = "inference.GRPCInferenceService"
 _TRACED = ("ModelInfer", "ModelStreamInfer")
 #: Bytes of a message besides its tensors.
@@ -157,7 +158,7 @@ class _Calls:
             "/grpc.health.v1.Health/Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health)),
         }
         described = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
-        for name, call in calls(self._service).items():
+        for name, call in _other_calls(self._service).items():
             method = described[name]
             handler = _decoded(
                 getattr(service_pb2, method.input_type.name), getattr(service_pb2, method.output_type.name), call
@@ -286,7 +287,7 @@ class _Calls:
 
 
 def _decoded(
-    request_class: Any, response_class: Any, call: Callable[[Any], Fields | Awaitable[None]]
+    request_class: Any, response_class: Any, call: Callable[[Any], _Fields | Awaitable[None]]
 ) -> Callable[[bytes], Awaitable[bytes]]:
     """Decodes the request and encodes the response; gRPC would respond to damaged messages with an exception's text."""
 
@@ -315,3 +316,59 @@ async def _abort(context: Any, error: RequestError) -> Any:
     if len(quote(message, safe=_PRINTABLE, errors="replace")) > _LONGEST_MESSAGE:
         message = shortened(message, _LONGEST_MESSAGE // 12)
     await context.abort(getattr(grpc.StatusCode, error.status.grpc), message, tuple(error.headers))
+
+
+# ---- the calls except inference ----
+
+
+def _other_calls(service: InferenceService) -> dict[str, Callable[[Any], _Fields | Awaitable[None]]]:
+    """The calls except inference: a function from the request to the fields of the response, for each."""
+    regions = service.regions
+    return {
+        "ServerLive": lambda request: {"live": True},
+        "ServerReady": lambda request: {"ready": service.ready},
+        "ServerMetadata": lambda request: service.server_metadata(),
+        "ModelReady": lambda request: {"ready": service.model_ready(request.name, request.version)},
+        "ModelMetadata": lambda request: service.model_metadata(request.name, request.version),
+        "ModelConfig": lambda request: {"config": service.model_config(request.name, request.version)},
+        "ModelStatistics": lambda request: {"model_stats": service.statistics(request.name, request.version)},
+        "RepositoryIndex": lambda request: {"models": service.index(_of_server(request).ready)},
+        "RepositoryModelLoad": lambda request: service.load(_of_server(request).model_name, dict(request.parameters)),
+        "RepositoryModelUnload": lambda request: service.unload(_of_server(request).model_name),
+        "SystemSharedMemoryStatus": lambda request: _by_name(regions.status(request.name)),
+        "SystemSharedMemoryRegister": lambda request: regions.register(
+            request.name, request.key, request.offset, request.byte_size
+        ),
+        "SystemSharedMemoryUnregister": lambda request: regions.unregister(request.name),
+        "CudaSharedMemoryStatus": lambda request: _by_name(regions.status(request.name, cuda=True)),
+        "CudaSharedMemoryRegister": lambda request: regions.register_cuda(
+            request.name, request.raw_handle, request.device_id, request.byte_size
+        ),
+        "CudaSharedMemoryUnregister": lambda request: regions.unregister(request.name, cuda=True),
+        "TraceSetting": lambda request: _traces(service.triton_settings("trace", request.settings, request.model_name)),
+        "LogSettings": lambda request: _logs(service.triton_settings("log", request.settings)),
+    }
+
+
+def _of_server(request: Any) -> Any:
+    """A request about the models, unless it names a repository."""
+    if request.repository_name:
+        raise RequestError(
+            f"repository_name {request.repository_name!r} is not supported: a server has one repository; leave it out",
+            Status.UNIMPLEMENTED,
+        )
+    return request
+
+
+def _by_name(regions: list[dict[str, Any]]) -> _Fields:
+    return {"regions": {region["name"]: region for region in regions}}
+
+
+def _traces(settings: dict[str, Any]) -> _Fields:
+    lists = {name: value if isinstance(value, list) else [value] for name, value in settings.items()}
+    return {"settings": {name: {"value": value} for name, value in lists.items()}}
+
+
+def _logs(settings: dict[str, Any]) -> _Fields:
+    kinds = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+    return {"settings": {name: {kinds[type(value)]: value} for name, value in settings.items()}}

@@ -12,7 +12,6 @@ from urllib.parse import unquote
 import msgspec
 
 from ..errors import RequestError, Status, as_request_error
-from ..model_config import as_json
 from ..workers import in_worker
 from .exchange import Bodies, cancel_on_disconnect, request_of, send_refusal, send_response
 from .infer_codec import read_request, write_response
@@ -267,7 +266,7 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         answer("GET", r"/v2/models/stats", statistics),
         answer("GET", _MODEL, lambda request, **model: service.model_metadata(**model)),
         answer("GET", rf"{_MODEL}/ready", model_ready),
-        answer("GET", rf"{_MODEL}/config", lambda request, **model: as_json(service.model_config(**model))),
+        answer("GET", rf"{_MODEL}/config", lambda request, **model: _config_json(service.model_config(**model))),
         answer("GET", rf"{_MODEL}/stats", statistics),
         answer("POST", r"/v2/repository/index", lambda request: service.index(request.json(_Index).ready)),
         answer("POST", rf"{_STORED}/load", load),
@@ -278,3 +277,27 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         *(answer(method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
         *(answer(method, r"/v2/logging", logs) for method in ("GET", "POST")),
     ]
+
+
+def _config_json(fields: dict[str, Any]) -> dict[str, Any]:
+    """The message `ModelConfig` as Triton writes it: with all fields, and with numbers as numbers."""
+    from google.protobuf.json_format import MessageToDict, ParseDict
+    from tritonclient.grpc import model_config_pb2
+
+    config = ParseDict(fields, model_config_pb2.ModelConfig())
+    plain = MessageToDict(config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return _numbers(config.DESCRIPTOR, plain)
+
+
+def _numbers(descriptor: Any, value: dict[str, Any]) -> dict[str, Any]:
+    """Protobuf writes numbers of 64 bits as text; here they become numbers again."""
+    for name, inner in value.items():
+        field = descriptor.fields_by_name[name]
+        if field.message_type is not None:
+            if field.message_type.GetOptions().map_entry:
+                continue
+            for one in inner if isinstance(inner, list) else [inner]:
+                _numbers(field.message_type, one)
+        elif field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
+            value[name] = [int(one) for one in inner] if isinstance(inner, list) else int(inner)
+    return value

@@ -18,7 +18,7 @@ from .batch_rows import UNKNOWN, BatchRows, UnknownBatchError
 from .builder import GraphBuilder
 from .regrouping import level_limits, regrid, regroup, resolve_target
 from .shapes import ShapeTrace, node_label
-from .weights import add_weight, drop_unused_weights, free_name, value_names
+from .weights import add_weight, drop_unused_weights, free_name, repeated, value_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -433,8 +433,8 @@ class ShapeChange:
         if not axes:
             return
         if self._free:
-            first: npt.NDArray[Any] = array.take([0], axis=axes[0])
-            if len(axes) > 1 or not np.array_equal(np.broadcast_to(first, array.shape), array):
+            first = repeated(array, axes[0])
+            if len(axes) > 1 or first is None:
                 raise self._error(node, f"its constant of shape {list(array.shape)} differs between images")
             self._write(node, index, first)
             return

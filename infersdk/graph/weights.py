@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Weights", "add_weight", "constant_of", "constant_tensor", "data_inputs", "drop_unused_weights", "free_name",
-    "graph_values", "taken_names", "tensor_of", "value_names", "weights_size",
+    "graph_values", "repeated", "taken_names", "tensor_of", "value_names", "weights_size",
 ]  # fmt: skip
 
 
@@ -63,6 +63,13 @@ def constant_of(value: ir.Value | None) -> npt.NDArray[Any] | None:
     """The array of a weight that is not an input, or of a Constant node; None for other values."""
     tensor = None if value is None or value.is_graph_input() else constant_tensor(value)
     return None if tensor is None else tensor.numpy()
+
+
+def repeated(array: npt.NDArray[Any], axis: int) -> npt.NDArray[Any] | None:
+    """The first part of an array along an axis, with size 1 there, if all parts have its bytes; else None."""
+    first: npt.NDArray[Any] = array.take([0], axis=axis)
+    # 0.0 and -0.0 are equal, and their bytes differ.
+    return first if np.broadcast_to(first, array.shape).tobytes() == array.tobytes() else None
 
 
 def drop_unused_weights(graph: ir.Graph) -> None:

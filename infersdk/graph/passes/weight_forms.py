@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import UnsupportedModelError
 from ..shapes import ShapeTrace
-from ..weights import data_inputs
+from ..weights import data_inputs, repeated
 from ._sizes import lift_constants, shapes_of
 from .base import Pass
 
@@ -106,9 +106,7 @@ def repeated_constants(model: ir.Model) -> list[tuple[ir.Value, npt.NDArray[Any]
             continue
         array = tensor.numpy()
         for axis in sorted(axes):
-            first = array.take([0], axis=axis)
-            # 0.0 and -0.0 are equal, and their bytes differ.
-            if array.shape[axis] > 1 and np.broadcast_to(first, array.shape).tobytes() == array.tobytes():
+            if array.shape[axis] > 1 and (first := repeated(array, axis)) is not None:
                 array = first
         if array.size < tensor.size:
             result.append((value, array))

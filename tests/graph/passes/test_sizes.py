@@ -222,6 +222,7 @@ def test_states_of_zero_go(tmp_path: Path) -> None:
     [
         ([("Squeeze", "x zero", "y")], {"zero": np.asarray([0])}, "does not fit"),
         ([("Concat", "x two", "y", {"axis": 1})], {"two": np.ones((2, 4), np.float32)}, "constant is for a batch of 2"),
+        ([("Mul", "x two", "y")], {"two": np.asarray([[0.0], [-0.0]], np.float32)}, "differs between images"),
         (
             [("ScatterElements", "x zeros row", "y", {"axis": 1})],  # torch.onnx writes it for x[:, 0] = 3
             {"zeros": np.zeros((1, 1), np.int64), "row": np.full((1, 1), 3, np.float32)},

@@ -13,7 +13,7 @@ from .weights import constant_tensor, free_name, graph_values, taken_names, valu
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["extract_part", "inline_functions", "join_models", "replace_node", "rewire", "tail_inputs"]
+__all__ = ["extract_part", "inline_functions", "join_models", "rewire", "tail_inputs"]
 
 
 def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
@@ -116,15 +116,6 @@ def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value
         if is_output:
             old.name = free_name(f"{name}_replaced", value_names(graph))
             new.name = name
-
-
-def replace_node(graph: ir.Graph, node: ir.Node, by: ir.Value) -> None:
-    """Replaces the only output of a node by a value, which gets its name, type and shape, and removes the node."""
-    old = node.outputs[0]
-    name, by.type, by.shape = old.name, old.type, old.shape
-    rewire(graph, [old], [by])
-    graph.remove(node, safe=True)
-    by.name = name
 
 
 def tail_inputs(model: ir.Model) -> list[str]:

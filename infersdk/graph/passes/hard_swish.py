@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ..builder import GraphBuilder
 from ..factors import fold_factors, only_user
-from ..parts import replace_node
 from ..shapes import infer_shapes
 from ..weights import constant_of
 from .base import Pass
@@ -75,6 +74,8 @@ def _clips_a_sum(node: ir.Node) -> bool:
 
 def _rewrite(graph: ir.Graph, clip: ir.Node) -> bool:
     """Replaces the operators around a Clip if they compute hard sigmoid or hard swish; returns whether they do."""
+    from onnx_ir.convenience import replace_nodes_and_values
+
     add = clip.inputs[0].producer() if clip.inputs[0] is not None else None
     source = _other_operand(add, 3.0, None) if add is not None else None
     if source is None:
@@ -89,7 +90,8 @@ def _rewrite(graph: ir.Graph, clip: ir.Node) -> bool:
         return False
     build = GraphBuilder(graph, f"{last.name or last.outputs[0].name}_", last)
     value = build("HardSigmoid", source, alpha=1 / 6, beta=0.5)
-    replace_node(graph, last, build("Mul", source, value) if swish else value)
+    by = build("Mul", source, value) if swish else value
+    replace_nodes_and_values(graph, last, [last], [], last.outputs, [by])
     return True
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from ...errors import UnsupportedModelError
 from ..builder import GraphBuilder
-from ..parts import replace_node
 from ..weights import constant_tensor, drop_unused_weights
 from .base import Pass
 
@@ -92,6 +91,8 @@ _KEPT = {
 
 def _rewrite(graph: ir.Graph, node: ir.Node, name: str) -> None:
     """Replaces a node by DequantizeLinear, the operator in floating point, and QuantizeLinear."""
+    from onnx_ir.convenience import replace_nodes_and_values
+
     form, build = _FORMS[node.op_type], GraphBuilder(graph, f"{name}/", node)
     inputs = [*node.inputs, *[None] * 9]
     axis = 0 if node.attributes.get_int("transB", 0) else form.axis
@@ -107,7 +108,8 @@ def _rewrite(graph: ir.Graph, node: ir.Node, name: str) -> None:
         factors.append(build.constant(product.astype(np.float32), "bias"))
     kept = {key: value for key, value in node.attributes.items() if key in _KEPT.get(form.operator, ())}
     computed = build(form.operator, *factors, name="result", **kept)
-    replace_node(graph, node, build("QuantizeLinear", computed, *inputs[form.result : form.result + 2]))
+    by = build("QuantizeLinear", computed, *inputs[form.result : form.result + 2])
+    replace_nodes_and_values(graph, node, [node], [], node.outputs, [by])
 
 
 def _constant(value: ir.Value | None, node: ir.Node) -> Any:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Arrays = Mapping[str, "npt.NDArray[Any]"]
 
-__all__ = ["FP16Loss", "OutputLoss", "ParityReport", "find_fp16_loss"]
+__all__ = ["FP16Loss", "OutputLoss", "ParityReport", "cpu_session", "find_fp16_loss"]
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class _Node:
         if narrow:
             arrays = {name: self._rounded[name] if name in self._rounded else _half(a) for name, a in arrays.items()}
         try:
-            self._session = self._session or _session(_alone(self._model, self._node, arrays))
+            self._session = self._session or cpu_session(_alone(self._model, self._node, arrays))
             results = self._session.run(None, arrays)
         except Exception as error:  # the runtime has no root of its own exceptions
             raise UnsupportedModelError(
@@ -275,12 +275,15 @@ class _Graph:
         return [meter.error for meter in meters.values()]
 
 
-def _session(model: ir.Model) -> Any:
+def cpu_session(model: ir.Model) -> Any:
+    """A session of ONNX Runtime for one of hundreds of small models: without spinning threads and without an arena."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # hundreds of sessions would spin
+    options.enable_cpu_mem_arena = False
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(model_bytes(model), options, providers=["CPUExecutionProvider"])
 
 

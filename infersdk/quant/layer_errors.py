@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import CalibrationError
-from ..graph.files import model_bytes
+from ..graph.fp16_parity import cpu_session
 from ..graph.parts import extract_part
 from ..graph.weights import data_inputs
 from .observe import Inputs, batches_of
@@ -47,11 +47,11 @@ def layer_errors(planned: Plan, table: CalibrationTable, data: Inputs, *, sample
         members = [nodes[member] for member in (name, *planned.functions[name])]
         read[name] = _read(members)
         results[name] = members[-1].outputs[0].name or ""
-        layers[name] = _session(extract_part(quantised, read[name], [results[name]]))
+        layers[name] = cpu_session(extract_part(quantised, read[name], [results[name]]))
     shown = {*itertools.chain(*read.values()), *results.values()}.difference(inputs)
     values = [value for node in plain.graph for value in node.outputs if value.name in shown]
     plain.graph.outputs[:] = values
-    names, whole = [value.name or "" for value in values], _session(plain)
+    names, whole = [value.name or "" for value in values], cpu_session(plain)
     errors, powers = dict.fromkeys(layers, 0.0), dict.fromkeys(layers, 0.0)
     count = 0
     for feeds in itertools.islice(batches_of(data, inputs), samples):
@@ -72,13 +72,3 @@ def _read(members: list[ir.Node]) -> list[str]:
     made = {value for node in members for value in node.outputs}
     read = [value for node in members for value in node.inputs if value is not None and value not in made]
     return list(dict.fromkeys(value.name or "" for value in read if not value.is_initializer()))
-
-
-def _session(model: ir.Model) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.enable_cpu_mem_arena = False
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    return onnxruntime.InferenceSession(model_bytes(model), options, providers=["CPUExecutionProvider"])

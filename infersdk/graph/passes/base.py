@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ...core.model_source import ModelSource
 
-__all__ = ["Pass"]
+__all__ = ["Pass", "needs_operators"]
 
 
 class Pass(Protocol):
@@ -24,3 +24,8 @@ class Pass(Protocol):
 
     def apply(self, model: ir.Model) -> bool:
         """Changes the model in place; returns whether it did."""
+
+
+def needs_operators(*words: bytes) -> Any:
+    """A method `concerns()` of a pass that changes only ONNX models with all these words in names of operators."""
+    return lambda _, source: all(map(source.mentions, words))

@@ -16,14 +16,13 @@ import msgspec
 from ..files import proto_graphs, proto_of
 from ..graph_end import GraphEnd, UnprovenError
 from ..weights import free_name
-from .base import Pass
+from .base import Pass, needs_operators
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import onnx_ir as ir
 
-    from ...core.model_source import ModelSource
     from ..raw_head import RawHead
 
 __all__ = ["EndAtHead"]
@@ -39,9 +38,7 @@ class EndAtHead(Pass):
 
     name: ClassVar[str] = "end-at-head"
     version: ClassVar[int] = 7
-
-    def concerns(self, source: ModelSource) -> bool:
-        return source.is_onnx and all(source.mentions(word) for word in (b"Sigmoid", b"Concat", b"Reshape"))
+    concerns = needs_operators(b"Sigmoid", b"Concat", b"Reshape")
 
     def find(self, proto: Any) -> RawHead:
         """The head of an `onnx.ModelProto`, with the present names of the maps.

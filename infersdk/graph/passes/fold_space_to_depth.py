@@ -15,13 +15,11 @@ import numpy as np
 
 from ..builder import GraphBuilder
 from ..weights import constant_of
-from .base import Pass
+from .base import Pass, needs_operators
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
-
-    from ...core.model_source import ModelSource
 
 __all__ = ["FoldSpaceToDepth"]
 
@@ -40,9 +38,7 @@ class FoldSpaceToDepth(Pass):
 
     name: ClassVar[str] = "fold-space-to-depth"
     version: ClassVar[int] = 2
-
-    def concerns(self, source: ModelSource) -> bool:
-        return source.is_onnx and all(source.mentions(word) for word in (b"Slice", b"Concat", b"Conv"))
+    concerns = needs_operators(b"Slice", b"Concat", b"Conv")
 
     def apply(self, model: ir.Model) -> bool:
         from onnx_ir.passes.common import RemoveUnusedNodesPass

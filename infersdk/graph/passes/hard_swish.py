@@ -14,12 +14,10 @@ from ..builder import GraphBuilder
 from ..factors import fold_factors, only_user
 from ..shapes import infer_shapes
 from ..weights import constant_of
-from .base import Pass
+from .base import Pass, needs_operators
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from ...core.model_source import ModelSource
 
 __all__ = ["HardSwish"]
 
@@ -38,9 +36,7 @@ class HardSwish(Pass):
 
     name: ClassVar[str] = "hard-swish"
     version: ClassVar[int] = 3
-
-    def concerns(self, source: ModelSource) -> bool:
-        return source.is_onnx and source.mentions(b"Clip") and source.mentions(b"Conv")
+    concerns = needs_operators(b"Clip", b"Conv")
 
     def apply(self, model: ir.Model) -> bool:
         from onnx_ir.passes.common import RemoveUnusedNodesPass

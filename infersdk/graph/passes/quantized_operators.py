@@ -33,7 +33,7 @@ class QuantizedOperators(Pass):
     version: ClassVar[int] = 2
 
     def concerns(self, source: ModelSource) -> bool:
-        return source.is_onnx and (source.mentions(b"QLinear") or source.mentions(b"QGemm"))
+        return source.mentions(b"QLinear") or source.mentions(b"QGemm")
 
     def apply(self, model: ir.Model) -> bool:
         graph = model.graph

@@ -14,12 +14,10 @@ import numpy as np
 from ...errors import UnsupportedModelError
 from ..builder import GraphBuilder
 from ..weights import constant_of, constant_tensor
-from .base import Pass
+from .base import Pass, needs_operators
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from ...core.model_source import ModelSource
 
 __all__ = ["SaturatedQuantizers"]
 
@@ -33,9 +31,7 @@ class SaturatedQuantizers(Pass):
 
     name: ClassVar[str] = "saturated-quantizers"
     version: ClassVar[int] = 1
-
-    def concerns(self, source: ModelSource) -> bool:
-        return source.is_onnx and source.mentions(b"QuantizeLinear")
+    concerns = needs_operators(b"QuantizeLinear")
 
     def apply(self, model: ir.Model) -> bool:
         changed = False

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..weights import add_weight, constant_tensor, drop_unused_weights
-from .base import Pass
+from .base import Pass, needs_operators
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from ...core.model_source import ModelSource
 
 __all__ = ["UnsignedActivations"]
 
@@ -32,9 +30,7 @@ class UnsignedActivations(Pass):
 
     name: ClassVar[str] = "unsigned-activations"
     version: ClassVar[int] = 4
-
-    def concerns(self, source: ModelSource) -> bool:
-        return source.is_onnx and source.mentions(b"QuantizeLinear")
+    concerns = needs_operators(b"QuantizeLinear")
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir

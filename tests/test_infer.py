@@ -230,10 +230,10 @@ def test_an_infer_that_was_closed_keeps_no_weights(tmp_path: Path, backend: str,
         infer.close()
         return infer
 
-    kept = [closed() for _ in range(2)]  # the allocator may keep the memory of one
+    kept = [closed() for _ in range(2)]
     before = process_sample().memory
-    kept += [closed() for _ in range(4)]
-    assert process_sample().memory - before < 2 * weights.nbytes
+    kept += [closed() for _ in range(8)]
+    assert process_sample().memory - before < 4 * weights.nbytes  # the allocator may keep the memory of two or three
 
 
 # ---- on several backends ----

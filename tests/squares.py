@@ -24,6 +24,7 @@ class Squares:
     `hold()` lets no run begin; a number below zero is a bad item.
     """
 
+    network = None
     concurrency = 1
     serializes_runs = False
 

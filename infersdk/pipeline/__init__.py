@@ -10,10 +10,8 @@
 Every wrapper has a pipeline of its own: `detector.submit(frame)`, `.submit_many()`, `.map()`, `await .infer()`.
 
 A request takes a *slot*: a row of a batch buffer, into which its image is preprocessed right away, on worker threads.
-The slots are allocated once. When all are taken, `submit()` waits, or raises `Overloaded`. A batch leaves when the
-model can take it and one of three conditions holds: it is full, its oldest request has waited `max_delay`, or no
-other request is expected (`Callers`). While the model is busy, the batch goes on filling. Every request ends in its own
-result or exception.
+The slots are allocated once. When all are taken, `submit()` waits, or raises `Overloaded`. While the model is busy, a
+batch goes on filling; `Scheduler` states when it leaves. Every request ends in its own result or exception.
 
 An arrow points from a class to the classes that it uses::
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..core.backend import Progress
     from .batch_buffer import BatchBuffer
     from .request import BatchState, Request
+    from .scheduler import InstanceGroup
 
 __all__ = ["PipelineCore"]
 
@@ -29,8 +30,8 @@ class PipelineCore(PipelineState):
     """The implementation of a `Pipeline`.
 
     Args:
-        groups: for each model its batch buffers, the maximum number of batches in flight, and how many of them run at
-            the same time. All buffers have one capacity.
+        lock: guards all that changes.
+        groups: the instances of each model. All have the same lock and one capacity.
         warming: the buffers that `warm_up()` runs; the others share all that a first run makes.
         max_delay: maximum seconds that a request waits for others while the model is free.
         workers: threads that prepare.
@@ -39,14 +40,15 @@ class PipelineCore(PipelineState):
 
     def __init__(
         self,
-        groups: Sequence[tuple[Sequence[BatchBuffer], int, int]],
+        lock: threading.Lock,
+        groups: Sequence[InstanceGroup],
         warming: Sequence[BatchBuffer],
         *,
         max_delay: float,
         workers: int,
         name: str,
     ) -> None:
-        super().__init__(groups, max_delay, name)
+        super().__init__(lock, groups, max_delay, name)
         batches = [batch for group in self.groups for batch in group.batches]
         self._warming = [batch for batch in batches if batch.buffer in warming]
         self.capacity = batches[0].capacity

@@ -33,6 +33,7 @@ from .request import (
     results_in_order,
     wake_waiters,
 )
+from .scheduler import InstanceGroup
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -86,6 +87,10 @@ class PipelineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 class Servable(Protocol[Result_co]):
     """A model that a pipeline serves, apart from an `Infer`: `details` of a wrapper."""
+
+    @property
+    def network(self) -> Infer | None:
+        """The network whose clones the buffers run; None for a model without one."""
 
     def batch_buffer(self, capacity: int | None) -> BatchBuffer:
         """A new buffer with `capacity` rows; None is as many as the model was made for."""
@@ -373,13 +378,13 @@ class Pipeline(Generic[Result]):
 
 
 def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> PipelineCore:
-    groups: list[tuple[Sequence[BatchBuffer], int, int]] = []
+    lock, groups = threading.Lock(), list[InstanceGroup]()
     made: list[BatchBuffer] = []
     warming: list[BatchBuffer] = []
     names: list[str] = []
     try:
         for model in models:
-            network: Infer | None = getattr(model, "network", None)
+            network = model.network
             names.append(type(model).__name__ if network is None else str(network.model.name))
             instances = settings.instances or model.concurrency
             first = model.batch_buffer(settings.max_batch)
@@ -397,14 +402,15 @@ def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> Pipel
                 made.append(buffers[-1])
             instances = min(instances, count)
             warming += buffers[:instances] if shares else buffers
-            groups.append((buffers, instances, 1 if model.serializes_runs else instances))
-        capacities = sorted({buffer.capacity for buffers, *_ in groups for buffer in buffers})
+            running = 1 if model.serializes_runs else instances
+            groups.append(InstanceGroup(len(groups), buffers, instances, running, lock))
+        capacities = sorted({buffer.capacity for buffer in made})
         if len(capacities) != 1:
             raise ConfigError(
                 f"the models of one pipeline take the same largest batch, and these take {capacities}; give max_batch"
             )
         return PipelineCore(
-            groups, warming, max_delay=settings.max_delay,
+            lock, groups, warming, max_delay=settings.max_delay,
             workers=settings.workers or min(MOST_WORKERS, available_processors()),
             name=f"the pipeline of {' and '.join(dict.fromkeys(names))}",
         )  # fmt: skip

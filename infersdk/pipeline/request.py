@@ -190,7 +190,7 @@ class BatchState:
 
 
 class PipelineThread(threading.Thread):
-    """A thread of a pipeline. It logs the exceptions of callers' code, and goes on."""
+    """A thread of a pipeline; `end_request()` in it logs the exceptions of callers' code."""
 
 
 def log_error(message: str, error: BaseException) -> None:

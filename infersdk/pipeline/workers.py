@@ -24,16 +24,15 @@ class PipelineState:
     """The state of a pipeline that its threads share, and its end by a fault. It changes under `lock`.
 
     Args:
-        groups, max_delay, name: see `PipelineCore`.
+        lock, groups, max_delay, name: see `PipelineCore`.
     """
 
-    def __init__(self, groups: Sequence[tuple[Sequence[BatchBuffer], int, int]], max_delay: float, name: str) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, lock: threading.Lock, groups: Sequence[InstanceGroup], max_delay: float, name: str) -> None:
+        self.lock, self.groups = lock, groups
         self.closing = False  # no more requests come in
         self.stopped = False  # the threads end
         self.fault: BaseException | None = None  # what ended a thread of the pipeline; no batch is begun any more
         self.name = name
-        self.groups = [InstanceGroup(i, *group, self.lock) for i, group in enumerate(groups)]
         self.statistics = Statistics()
         self.scheduler = Scheduler(self.groups, max_delay, self.statistics, self.lock)
         self.running_threads = set[threading.Thread]()

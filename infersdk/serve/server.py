@@ -22,6 +22,7 @@ from ..config import read, server_table
 from ..core.files import read_regular
 from ..core.text import logger
 from ..errors import BackendUnavailableError, ClosedError, ConfigError, DeadlineExceeded
+from ..pipeline.request import check_seconds
 from .access_log import AccessLog
 from .authentication import Authentication
 from .http.app import Application
@@ -90,7 +91,7 @@ class Server:
         self.tracing = Tracing() if self.settings.traces else None
         self._stop: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
-        self._started = False
+        self._started = self._ends = False
 
     # ---- in the calling thread ----
 
@@ -129,6 +130,8 @@ class Server:
             loop.call_soon_threadsafe(ended.set)
 
         self._stop = stop
+        if self._ends:  # stop() was called before
+            stop()
         log = AccessLog(enabled=self.settings.access_log)
         authentication = Authentication(self.settings.api_keys)
         most = connection_limit(self.settings)
@@ -224,22 +227,27 @@ class Server:
 
     # ---- in a new thread ----
 
-    def start(self, timeout: float = 300.0) -> Server:
-        """Serves in a new thread; returns when all models are ready.
+    def start(self, timeout: float | None = 300.0) -> Server:
+        """Serves in a new thread; returns when all models are ready. Ctrl-C before that stops the server.
 
         Args:
-            timeout: seconds within which all models must be ready.
+            timeout: seconds within which all models must be ready; None: no limit.
 
         Raises:
             DeadlineExceeded: a model was not ready in time; the server stops.
+            ClosedError: `stop()` was called before all models were ready.
+            InputError: `timeout` is no time in seconds.
             InferSDKError: as `run()`.
         """
+        timeout = check_seconds("timeout", timeout, without="300 seconds")
         self._start_once()
         ready: Future[None] = Future()
 
         def work() -> None:
             try:
                 self._run(lambda server: ready.set_result(None), owns_process=False)
+                if not ready.done():
+                    raise ClosedError("the server was stopped before its models were ready; make a new Server")
             except BaseException as error:
                 if ready.done():
                     raise
@@ -248,28 +256,40 @@ class Server:
         self._thread = threading.Thread(target=work, name="infersdk-serve", daemon=True)
         atexit.register(self._stop_at_exit)
         self._thread.start()
-        if not wait([ready], timeout).done:
-            self._stop()
+        try:
+            in_time = wait([ready], timeout).done
+            if in_time:
+                ready.result()
+        except BaseException:  # Ctrl-C included
+            self.stop()
+            raise
+        if not in_time:
+            self._end()
             raise DeadlineExceeded(
                 f"the models were not ready within {timeout:g} s, and the server ends; give start() a longer timeout"
             )
-        if ready.exception() is not None:
-            self.stop()
-        ready.result()
         return self
 
     def stop(self) -> None:
-        """Stops the server like SIGTERM, from any thread. After `start()` it waits for the end."""
-        self._stop()
-        if self._thread is not None:
-            self._thread.join()
+        """Stops the server like SIGTERM, from any thread. After `start()` it waits for the end.
+
+        A server that has not begun yet ends when it begins.
+        """
+        self._end()
+        if (thread := self._thread) is not None:  # another thread may stop it too
+            thread.join()
             self._thread = None
             atexit.unregister(self._stop_at_exit)
 
-    def _stop_at_exit(self) -> None:
-        """Joins the thread: a thread in a runtime could crash the process while the interpreter shuts down."""
+    def _end(self) -> None:
+        """Asks the server to end, before it begins too."""
+        self._ends = True
         with contextlib.suppress(RuntimeError):  # the loop is closed already
             self._stop()
+
+    def _stop_at_exit(self) -> None:
+        """Joins the thread: a thread in a runtime could crash the process while the interpreter shuts down."""
+        self._end()
         if self._thread is not None:
             self._thread.join(self.settings.drain + 5.0)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import http.client
 import queue
+import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,36 @@ import pytest
 from served_requests import ask
 from waiting import meanwhile, until
 
+from infersdk.errors import ClosedError, DeadlineExceeded, InputError
 from infersdk.loading import registry
 
 SECONDS = 0.6
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Callable[..., Any]) -> Callable[..., Any]:
-    """Starts a server of a model whose runs take so long."""
+def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], dict[str, Any]]:
+    """The table of a model whose runs take so long."""
     monkeypatch.setitem(registry._BUILT_IN, "idle", registry._Backend("idle_backend:IdleInfer", "it is a test's"))
+    (tmp_path / "idle.model").write_bytes(b"idle")
+    return lambda seconds: {
+        "type": "network", "path": str(tmp_path / "idle.model"), "backend": "idle", "max_batch": 1,
+        "options": {"seconds": seconds, "side": 1},
+    }  # fmt: skip
 
-    def started(seconds: float, **settings: Any) -> Any:
-        (tmp_path / "idle.model").write_bytes(b"idle")
-        table = {
-            "type": "network", "path": str(tmp_path / "idle.model"), "backend": "idle", "max_batch": 1,
-            "options": {"seconds": seconds, "side": 1},
-        }  # fmt: skip
-        return serve({"idle": table}, **settings)
 
-    return started
+@pytest.fixture
+def start(idle: Callable[[float], dict[str, Any]], serve: Callable[..., Any]) -> Callable[..., Any]:
+    """Starts a server of a model whose runs take so long."""
+    return lambda seconds, **settings: serve({"idle": idle(seconds)}, **settings)
+
+
+@pytest.fixture
+def loading(idle: Callable[[float], dict[str, Any]]) -> Iterator[Any]:
+    """A server that has not begun, of a model that takes half a second to load."""
+    from infersdk.serve import Server
+
+    with Server({"models": {"idle": idle(0.5)}}, http_port=0, grpc_port=0, access_log=False) as server:
+        yield server
 
 
 def accepts(port: int) -> bool:
@@ -143,3 +155,45 @@ def test_a_request_that_takes_longer_than_the_drain_costs_it_once(start: Callabl
         assert time.monotonic() - began < 4
         more.set()
         assert upload.exception(30) is not None
+
+
+def test_a_stop_while_the_models_load(loading: Any) -> None:
+    stopping = threading.Timer(0.1, loading.stop)
+    stopping.start()
+    with pytest.raises(ClosedError, match=r"stopped before its models were ready; make a new Server"):
+        loading.start(20)
+    stopping.join()
+    assert not accepts(loading.http_port)
+
+
+@pytest.mark.parametrize("begin", ["run", "start"])
+def test_a_stop_before_the_server_begins(loading: Any, begin: str) -> None:
+    loading.stop()
+    if begin == "run":
+        loading.run(lambda server: pytest.fail("it serves"))
+    else:
+        with pytest.raises(ClosedError, match="stopped before its models were ready"):
+            loading.start()
+    assert not accepts(loading.http_port)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="Windows has no such call")
+def test_ctrl_c_while_the_models_load(loading: Any) -> None:
+    main = threading.get_ident()
+    threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        loading.start()
+    assert not accepts(loading.http_port)
+
+
+def test_models_that_are_not_ready_in_time(loading: Any) -> None:
+    with pytest.raises(DeadlineExceeded, match="not ready within 0 s, and the server ends"):
+        loading.start(0)
+    until(lambda: all(thread.name != "infersdk-serve" for thread in threading.enumerate()))
+
+
+@pytest.mark.parametrize("timeout", ["x", -1, float("inf"), float("nan")])
+def test_a_timeout_of_start_that_is_no_time(loading: Any, timeout: Any) -> None:
+    with pytest.raises(InputError, match="timeout is .*seconds"):
+        loading.start(timeout)
+    assert loading.http_port is None

@@ -118,12 +118,12 @@ class Zone:
         """
         if not (isinstance(time, (float, Real)) and time >= self._now):
             raise InputError(f"a frame at {time!r} s after one at {self._now} s; pass frames in order, or call reset()")
-        self._now = time
+        before, self._now = self._now, time
         numbers = _track_ids(tracked)
         seconds = np.full(len(tracked), np.nan)
         for i in np.flatnonzero(self.contains(tracked) & (numbers != NO_TRACK)).tolist():
             first, last = self._times.get(number := int(numbers[i]), (time, time))
-            if time - last > self._max_absence:
+            if last < before and time - last > self._max_absence:  # it was outside in the last frame
                 first = time
             self._times[number] = (first, time)
             seconds[i] = time - first

@@ -129,6 +129,15 @@ def test_a_long_absence_begins_a_new_time() -> None:
         zone.time_in(inside, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("max_absence", [0, 1.0, 3.0])
+def test_frames_further_apart_than_the_longest_absence(max_absence: float) -> None:
+    zone = Zone([(0, 0), (100, 0), (100, 100), (0, 100)], max_absence=max_absence)
+    inside, outside = tracked([(10, 10, 20, 20)], [3]), tracked([(200, 10, 220, 20)], [3])
+    assert [zone.time_in(inside, time).item() for time in (0.0, 2.0, 4.0, 6.0)] == [0, 2, 4, 6]
+    zone.time_in(outside, 8.0)
+    assert zone.time_in(inside, 10.0).tolist() == [0]
+
+
 # ---- lines ----
 
 

@@ -114,10 +114,13 @@ class Zone:
             (N,) float64; NaN for boxes outside of the zone and for boxes without a number.
 
         Raises:
-            InputError: the boxes have no column `track_id`, or `time` is before that of the last call.
+            InputError: the boxes have no column `track_id`, or `time` is not finite, or before that of the last
+                call.
         """
-        if not (isinstance(time, (float, Real)) and time >= self._now):
-            raise InputError(f"a frame at {time!r} s after one at {self._now} s; pass frames in order, or call reset()")
+        if not (isinstance(time, (float, Real)) and -np.inf < time < np.inf and time >= self._now):
+            raise InputError(
+                f"a frame at {time!r} s after one at {self._now} s; pass finite times in order, or call reset()"
+            )
         before, self._now = self._now, time
         numbers = _track_ids(tracked)
         seconds = np.full(len(tracked), np.nan)

@@ -129,6 +129,13 @@ def test_a_long_absence_begins_a_new_time() -> None:
         zone.time_in(inside, None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("time", [np.inf, -np.inf, np.nan])
+def test_a_time_that_is_not_finite(time: float) -> None:
+    zone = Zone([(0, 0), (100, 0), (100, 100), (0, 100)])
+    with pytest.raises(InputError, match=f"a frame at {time} s .*; pass finite times in order"):
+        zone.time_in(tracked([(10, 10, 20, 20)], [3]), time)
+
+
 @pytest.mark.parametrize("max_absence", [0, 1.0, 3.0])
 def test_frames_further_apart_than_the_longest_absence(max_absence: float) -> None:
     zone = Zone([(0, 0), (100, 0), (100, 100), (0, 100)], max_absence=max_absence)

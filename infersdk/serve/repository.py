@@ -411,9 +411,9 @@ def _shadow(name: str, table: Mapping[str, Any], second: Any) -> Shadow:
     """The second model of a table: the same with other fields."""
     if not isinstance(second, Mapping):
         raise ConfigError(f"models.{name}.shadow is a table, not {second!r}")
-    fields = {**table, **second}
-    share = convert({"share": fields.pop("share")} if "share" in fields else {}, ShadowShare, f"models.{name}.shadow")
-    return Shadow(name, create({"models": {"shadow": fields}})["shadow"], share.share)
+    fields, key = {**table, **second}, f"{name}.shadow"
+    share = convert({"share": fields.pop("share")} if "share" in fields else {}, ShadowShare, f"models.{key}")
+    return Shadow(name, create({"models": {key: fields}})[key], share.share)
 
 
 def _load_network(

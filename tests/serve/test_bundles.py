@@ -141,7 +141,8 @@ def test_a_shadow_whose_results_have_no_measure(tmp_path: Path, run: Callable[..
 
 def test_wrong_shadows(bundle: Path, run: Callable[..., Any]) -> None:
     for shadow, message in (
-        (3, "shadow is a table"), ({"share": 2}, "models.digits.shadow.*share"), ({"confidence": 1}, "confidence"),
+        (3, "shadow is a table"), ({"share": 2}, "models.digits.shadow.*share"),
+        ({"confidence": 1}, r"^models\.digits\.shadow: .*confidence"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             run({"path": str(bundle), "shadow": shadow})

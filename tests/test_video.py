@@ -493,6 +493,13 @@ def test_what_is_no_source(source: Any) -> None:
         VideoReader(source)
 
 
+def test_a_path_with_a_null_character(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp4", 2)
+    for source in (f"{path}\0.txt", os.fsencode(path) + b"\0"):
+        with pytest.raises(VideoError, match="a.mp4.* cannot be opened as a video: the path has a null character"):
+            VideoReader(source)
+
+
 def test_the_address_of_a_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp4", 2)
     for source in (path.as_uri(), "FILE:///missing.mp4"):

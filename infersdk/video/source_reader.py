@@ -109,6 +109,8 @@ class SourceReader(ABC, Generic[FrameKind]):
         self.damage = ""
         self.source = f"/dev/video{source}" if isinstance(source, int) else os.fsdecode(source)
         self._shown = without_password(self.source)
+        if "\0" in self.source:  # where FFmpeg would end the path
+            raise VideoError(f"{self._shown!r} cannot be opened as a video: the path has a null character")
         scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
         if scheme and scheme[1].lower() == "file":
             raise ConfigError(f"{self.source!r} is the address of a file; give its path, without {scheme[0]!r}")

@@ -56,7 +56,8 @@ class VideoReader(SourceReader[Frame]):
         BackendUnavailableError: PyAV is not installed.
 
     A file that ends early or is damaged gives the frames that can be decoded, and one RuntimeWarning at the end with
-    the text of `damage`.
+    the text of `damage`. A few missing frames are not reported, nor is up to a second or 2 % of a Matroska or WebM
+    file. MPEG-TS states no length, so that its missing end is not reported.
     """
 
     def __init__(

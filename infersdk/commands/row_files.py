@@ -68,16 +68,20 @@ def _json_lines(path: Path) -> Iterator[Emit]:
 
 @contextmanager
 def _csv_lines(path: Path) -> Iterator[Emit]:
-    """A line for each result. Columns that appear later are added at the end; then the file is written again."""
+    """A line for each result. Columns that appear later are added at the end; then the file is written again. Without
+    a result, the file has only the columns of an image or a frame.
+    """
     columns: dict[str, None] = {}
     header = 0  # columns of the first line
+    place: dict[str, Any] = {"source": None}
     try:
         with _open(path) as file:
             writer = csv.writer(file)
 
             def emit(row: dict[str, Any]) -> None:
-                nonlocal header
-                name = row.get("image") or row.get("stream")
+                nonlocal header, place
+                if (name := row.get("image") or row.get("stream")) is None:  # a summary
+                    return
                 place = {"source": name} | {key: row[key] for key in ("frame", "time") if key in row}
                 for result in row.get("results", ()):
                     cells = place | dict(_flat("", result))
@@ -89,7 +93,12 @@ def _csv_lines(path: Path) -> Iterator[Emit]:
                         writer.writerow([cells.get(column, "") for column in columns])
                         file.flush()
 
-            yield emit
+            try:
+                yield emit
+            finally:
+                if not header:
+                    with _writing(path):
+                        writer.writerow(place)
     finally:  # also after Ctrl-C, the usual end for a camera
         if len(columns) > header:
             _write_again(path, columns)

@@ -242,6 +242,23 @@ def test_columns_of_later_rows(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("found", "columns"),
+    [
+        ([], "source"), ([{"image": "a", "results": []}], "source"), ([{"image": "a", "error": "damaged"}], "source"),
+        ([{"stream": "a", "frame": 0, "time": 0.0, "results": []}, {"summary": {}}], "source,frame,time"),
+    ],
+)  # fmt: skip
+def test_columns_without_results(found: list[dict[str, Any]], columns: str, tmp_path: Path) -> None:
+    from infersdk.commands.row_files import row_files
+
+    with row_files(None, tmp_path / "t.csv", to_stdout=False) as emit:
+        assert emit is not None
+        for row in found:
+            emit(row)
+    assert (tmp_path / "t.csv").read_text().splitlines() == [columns]
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OutputError])
 def test_columns_of_later_rows_of_a_run_that_was_ended(error: type[BaseException], tmp_path: Path) -> None:
     from infersdk.commands.row_files import row_files

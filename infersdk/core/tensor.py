@@ -442,8 +442,8 @@ class Tensor(Handle):
                 `source` stays as it is until the copy is done.
 
         Raises:
-            InputError: a copy on a stream is between other types or devices, or a tensor of another type has the same
-                bytes.
+            InputError: a copy on a stream is between other types or devices, or between overlapping views. A tensor of
+                another type has the same bytes. Two wrapped arrays overlap on a device.
         """
         if stream is not None:
             if not isinstance(source, Tensor):

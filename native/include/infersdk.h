@@ -282,8 +282,9 @@ ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, voi
 ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t *index, int64_t *out);
 
 /* Copies the content of `src` to `dst`, which must have as many elements (ERR_SHAPE), and converts the element type as
- * ifs_convert does. The copy runs on the host unless the types are equal and both tensors have a device. Tensors of
- * different types must not overlap (ERR_INVALID_ARGUMENT). */
+ * ifs_convert does. The copy runs on the host unless the types are equal, both tensors have a device, the source is up
+ * to date there, and they are not overlapping parts of one memory. Tensors of different types must not overlap, nor
+ * different memories on a device (ERR_INVALID_ARGUMENT). */
 ifs_status ifs_tensor_copy(ifs_tensor *dst, ifs_tensor *src);
 
 /*
@@ -726,7 +727,7 @@ ifs_status ifs_event_query(ifs_event *event, int32_t *done);
 ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event);
 
 /* Queues a copy of `src` into `dst` on `stream`, and does not wait for it. Both have the same element type and as many
- * elements, on the stream's device. `src` stays as it is until the copy is done. */
+ * elements, on the stream's device, and they do not overlap. `src` stays as it is until the copy is done. */
 ifs_status ifs_tensor_copy_on(ifs_tensor *dst, ifs_tensor *src, ifs_stream *stream);
 
 /* A CUDA graph: the work that was queued on a stream between begin and end, to be launched again at once. Between the

@@ -222,6 +222,20 @@ ifs_status ifs_tensor_offset(const ifs_tensor *tensor, int32_t n, const int64_t 
     return IFS_OK;
 }
 
+static bool overlap(uintptr_t a, size_t a_nbytes, uintptr_t b, size_t b_nbytes) {
+    return a < b + b_nbytes && b < a + a_nbytes;
+}
+
+/* CUDA copies only between ranges that do not overlap. Nothing changes where they are the same. */
+static ifs_status check_device_copy(const void *from, const void *to, size_t nbytes) {
+    if (from == to || !overlap((uintptr_t)from, nbytes, (uintptr_t)to, nbytes))
+        return IFS_OK;
+    return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                     "cannot copy %zu bytes on a device to memory that overlaps the source, at a distance of %lld "
+                     "bytes; copy the source to other memory first",
+                     nbytes, (long long)((intptr_t)to - (intptr_t)from));
+}
+
 static ifs_status copy(ifs_tensor *dst, ifs_tensor *src) {
     if (dst->count != src->count) {
         char a[256], b[256];
@@ -233,14 +247,17 @@ static ifs_status copy(ifs_tensor *dst, ifs_tensor *src) {
     void *from = NULL, *to = NULL;
     ifs_block *source = NULL, *target = NULL;
     int32_t src_device = ifs_tensor_device(src), dst_device = ifs_tensor_device(dst);
-    bool on_device =
-        src_device >= 0 && dst_device >= 0 && src->dtype == dst->dtype && ifs_tensor_head(src) & IFS_HEAD_DEVICE;
+    const bool shared = src->memory == dst->memory && overlap(src->offset, src->nbytes, dst->offset, dst->nbytes);
+    bool on_device = !shared && src_device >= 0 && dst_device >= 0 && src->dtype == dst->dtype &&
+                     ifs_tensor_head(src) & IFS_HEAD_DEVICE;
     int32_t side = on_device ? IFS_SIDE_DEVICE : IFS_SIDE_HOST;
     ifs_status status = ifs__tensor_access(src, side, IFS_READ, NULL, &from, &source);
     if (status == IFS_OK)
         status = ifs__tensor_access(dst, side, IFS_WRITE, NULL, &to, &target);
-    if (status == IFS_OK && src->dtype != dst->dtype && (char *)from < (char *)to + dst->nbytes &&
-        (char *)to < (char *)from + src->nbytes)
+    if (status == IFS_OK && on_device)
+        status = check_device_copy(from, to, src->nbytes);
+    if (status == IFS_OK && src->dtype != dst->dtype &&
+        overlap((uintptr_t)from, src->nbytes, (uintptr_t)to, dst->nbytes))
         status = ifs__fail(IFS_ERR_INVALID_ARGUMENT,
                            "cannot convert %s to %s in the same memory, where results overwrite elements that are not "
                            "read yet; copy the source first",
@@ -269,6 +286,7 @@ static ifs_status copy_on(ifs_tensor *dst, ifs_tensor *src, ifs_stream *stream) 
     void *from = NULL, *to = NULL;
     IFS__TRY(ifs__tensor_access(src, IFS_SIDE_DEVICE, IFS_READ, stream, &from, NULL));
     IFS__TRY(ifs__tensor_access(dst, IFS_SIDE_DEVICE, IFS_WRITE, stream, &to, NULL));
+    IFS__TRY(check_device_copy(from, to, src->nbytes));
     return ifs__copy(device, to, from, src->nbytes, stream);
 }
 

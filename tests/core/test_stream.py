@@ -12,7 +12,7 @@ import infersdk
 from infersdk import Event, Head, Stream, Tensor, device_count, device_info, memory_stats, pinned_empty
 from infersdk.core.memory import is_page_locked
 from infersdk.core.stream import CudaGraph, default_stream
-from infersdk.errors import DeviceUnavailableError, OutOfMemoryError
+from infersdk.errors import DeviceUnavailableError, InputError, OutOfMemoryError
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
 
@@ -86,6 +86,15 @@ class TestOnDevice:
                 seen = torch.as_tensor(_Raw(at, tensor.shape, "|u1"), device="cuda").clone()
             stream.synchronize()
             assert seen.min().item() == seen.max().item() == value
+
+    def test_copies_between_overlapping_views(self) -> None:
+        tensor, stream = Tensor((10,), "int32", "cuda:0"), Stream()
+        tensor.numpy(writable=True)[:] = np.arange(10)
+        tensor.device_ptr(write=True)
+        with pytest.raises(InputError, match="cannot copy 36 bytes on a device to memory that overlaps the source"):
+            tensor[1:].copy_from(tensor[:-1], stream=stream)
+        tensor[1:].copy_from(tensor[:-1])
+        assert tensor.numpy().tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7, 8]
 
     def test_fetch_is_waited_for_alone(self, torch: Any) -> None:
         tensor, stream = Tensor((1 << 20,), "int32", "cuda:0"), Stream()

@@ -163,11 +163,45 @@ static void freed_in_a_capture(void) {
     ifs_stream_destroy(stream);
 }
 
+/* A copy between overlapping views runs on the host; on a stream it is refused. */
+static void overlapping_views(void) {
+    late_queue queue = {.end = &queue.first};
+    ifs_stream *stream;
+    ifs_tensor *tensor, *from, *to, *beside, *borrowed;
+    ifs_memory *memory;
+    void *data;
+    CHECK(ifs_stream_wrap(0, &queue, &stream) == IFS_OK);
+    CHECK(ifs_tensor_create(IFS_UINT8, 1, (int64_t[]){200}, 0, &tensor) == IFS_OK);
+    CHECK(ifs_tensor_slice(tensor, 0, 80, &from) == IFS_OK && ifs_tensor_slice(tensor, 1, 81, &to) == IFS_OK);
+    CHECK(ifs_tensor_slice(tensor, 80, 160, &beside) == IFS_OK);
+    CHECK(ifs_tensor_device_ptr(tensor, IFS_WRITE, NULL, &data) == IFS_OK);
+    fill(data, 200, 3);
+    CHECK(ifs_tensor_copy_on(to, from, stream) == IFS_ERR_INVALID_ARGUMENT && queue.queued == 0);
+    CHECK(strstr(ifs_last_error(), "80 bytes on a device to memory that overlaps the source, at a distance of 1 "));
+    CHECK(ifs_memory_wrap_device((uint8_t *)data + 1, 80, 0, 0, &memory) == IFS_OK);
+    CHECK(ifs_tensor_on(memory, 0, IFS_UINT8, 1, (int64_t[]){80}, &borrowed) == IFS_OK);
+    CHECK(ifs_tensor_copy(borrowed, from) == IFS_ERR_INVALID_ARGUMENT);
+    ifs_tensor_destroy(borrowed);
+    ifs_memory_destroy(memory);
+    CHECK(ifs_tensor_copy(beside, from) == IFS_OK && ifs_tensor_head(tensor) == IFS_HEAD_DEVICE);
+    CHECK(ifs_tensor_copy(to, from) == IFS_OK && ifs_tensor_head(tensor) == IFS_HEAD_HOST);
+    CHECK(ifs_tensor_host_ptr(tensor, IFS_READ, &data) == IFS_OK);
+    expect(data, 1, 3);
+    expect((uint8_t *)data + 1, 80, 3);
+    expect((uint8_t *)data + 81, 79, 3 + 7);
+    ifs_tensor_destroy(tensor);
+    ifs_tensor_destroy(from);
+    ifs_tensor_destroy(to);
+    ifs_tensor_destroy(beside);
+    ifs_stream_destroy(stream);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2)
         return 2;
     a_stream_of_another_device();
     freed_in_a_capture();
+    overlapping_views();
     random_orders(strtoul(argv[1], NULL, 10));
     ifs_memory_stats stats;
     ifs_get_memory_stats(&stats);

@@ -751,7 +751,7 @@ void ifs_cuda_graph_destroy(ifs_cuda_graph *graph);
  */
 
 /* Queues the copy to the host on `stream`, after the work that writes the device side. A later access on the host waits
- * for this copy alone, not for work that is queued after it. */
+ * for this copy alone, not for work that is queued after it. ERR_INVALID_ARGUMENT if `stream` is NULL. */
 ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream);
 
 /* The address of the device side for another library: up to date, and from now on the newer side. `stream`, the

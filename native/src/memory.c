@@ -409,6 +409,8 @@ ifs_status ifs_memory_device_ptr(ifs_memory *memory, int32_t access, ifs_stream 
 }
 
 ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
+    if (!stream)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "stream is NULL; ifs_memory_host_ptr waits for its copy");
     ifs__mutex_lock(&memory->lock);
     ifs_status status = IFS_OK;
     if (memory->head == IFS_HEAD_DEVICE) {

@@ -137,6 +137,7 @@ static void a_stream_of_another_device(void) {
     CHECK(ifs_memory_device_ptr(memory, IFS_READ_WRITE, NULL, &data) == IFS_OK);
     expect(data, 100, 3);
     CHECK(ifs_memory_fetch(memory, theirs) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_memory_fetch(memory, NULL) == IFS_ERR_INVALID_ARGUMENT);
     CHECK(ifs_memory_head(memory) == IFS_HEAD_DEVICE && queue.queued == 0);
     CHECK(ifs_memory_host_ptr(memory, IFS_READ, &data) == IFS_OK);
     expect(data, 100, 3);

@@ -108,7 +108,9 @@ void ifs_workers_destroy(ifs_workers *pool) {
     free(pool);
 }
 
-int32_t ifs_workers_threads(const ifs_workers *pool) { return pool ? pool->threads + 1 : 1; }
+int32_t ifs_workers_threads(const ifs_workers *pool) {
+    return pool && pool->process == ifs__process() ? pool->threads + 1 : 1;
+}
 
 ifs_status ifs__workers_run(ifs_workers *pool, ifs__work work, void *context, int64_t count) {
     job j = {.work = work, .context = context, .count = count};

@@ -60,6 +60,21 @@ print(os.waitpid(child, 0)[1])
     assert printed == b"0\n"
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_pool_has_no_threads_in_a_fork() -> None:
+    code = """
+import os
+from infersdk.core._lib import lib
+from infersdk.image.batch import Workers
+pool = (workers := Workers(4))._open
+if (child := os.fork()) == 0:
+    os._exit(lib.ifs_workers_threads(pool))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), workers.threads)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("1 4\n", "")
+
+
 def test_one_pool_serves_several_threads(rng: np.random.Generator) -> None:
     workers, transform = shared_workers(), PixelTransform(dtype="uint8", scale=1.0)
     assert shared_workers() is workers

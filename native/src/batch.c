@@ -42,13 +42,13 @@ ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, c
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "stream is NULL; copies to a device are queued on a stream");
     if (n == 0)
         return IFS_OK;
-    size_t one = ifs_preprocess_nbytes(&geometries[0], transform);
     for (int32_t i = 0; i < n; i++)
-        if (ifs_preprocess_nbytes(&geometries[i], transform) != one ||
-            geometries[i].canvas_width != geometries[0].canvas_width)
+        if (geometries[i].canvas_width != geometries[0].canvas_width ||
+            geometries[i].canvas_height != geometries[0].canvas_height)
             return ifs__fail(IFS_ERR_SHAPE, "image %d goes to a canvas of %d x %d, but image 0 to one of %d x %d",
                              (int)i, (int)geometries[i].canvas_width, (int)geometries[i].canvas_height,
                              (int)geometries[0].canvas_width, (int)geometries[0].canvas_height);
+    const size_t one = ifs_preprocess_nbytes(&geometries[0], transform);
     if (one == 0) /* not valid: the check of the first image says why */
         return ifs_preprocess(&images[0], &geometries[0], transform, host_ptr, nbytes);
     if ((size_t)n > nbytes / one)

@@ -106,6 +106,11 @@ def test_errors_come_out_of_the_threads(rng: np.random.Generator) -> None:
         batch.fill([image_view(i) for i in images], [*geometries[:3], Geometry.letterbox((10, 10), other)])
         with pytest.raises(errors.ShapeError, match="canvas of {} x {}".format(*other)):
             batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
+    for i in (0, 3):
+        batch.fill([image_view(i) for i in images], geometries)
+        batch._geometries[i].kind = 7
+        with pytest.raises(errors.InputError, match="kind 7"):
+            batch.preprocess(transform, into.ctypes.data, into.nbytes, workers=workers)
     batch.fill([image_view(i) for i in images], geometries)
     with pytest.raises(errors.ShapeError, match=str(into.nbytes - 1)):
         batch.preprocess(transform, into.ctypes.data, into.nbytes - 1, workers=workers)

@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-static _Thread_local char last_error[1024];
+static _Thread_local char last_error[8192]; /* of a path, which has at most 4095 bytes on Linux, and of the reason */
 
 const char *ifs_status_text(ifs_status status) {
     switch (status) {

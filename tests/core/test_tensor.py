@@ -860,8 +860,9 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
 
 @pytest.mark.posix
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:
-    with pytest.raises(TensorFileError, match=r"cannot open .*none: No such file or directory"):
-        Tensor.load(tmp_path / "none")
+    for none in (tmp_path / "none", tmp_path.joinpath(*["d" * 200] * 15, "none")):
+        with pytest.raises(TensorFileError, match=r"cannot open .*none: No such file or directory"):
+            Tensor.load(none)
     with pytest.raises(TensorFileError, match="not a regular file"):
         Tensor.load(tmp_path)
     with pytest.raises(TensorFileError, match="null"):

@@ -935,18 +935,20 @@ ifs_status ifs_histogram_add(const float *x, int64_t count, float limit, int64_t
                              int64_t *nonfinite);
 
 /*
- * The candidate i from `levels` to num_bins - 1 with the least KL(P || Q), of equal ones the first. P is the first i
- * bins, with everything beyond added to the last of them. Q is the first i bins without that addition, merged into
- * `levels` levels (bin k into level floor(k * levels / i)) and divided equally among the bins where P is not 0. Both
- * are normalised (S. Migacz, "8-bit Inference with TensorRT", 2017). If Q were made of P itself, i = levels would
- * always win with Q = P. The divergence is infinite where Q is 0 and P is not. If it is infinite for all candidates,
- * `best` is num_bins: nothing is cut off. The threshold is best + 0.5 times the width of a bin.
+ * The candidate i from `levels` to num_bins - 1 with the least KL(P || Q), of equal ones the first, among those whose
+ * first i bins have at least two that are not 0. P is the first i bins, with everything beyond added to the last of
+ * them. Q is the first i bins without that addition, merged into `levels` levels (bin k into level floor(k * levels /
+ * i)) and divided equally among the bins where P is not 0. Both are normalised (S. Migacz, "8-bit Inference with
+ * TensorRT", 2017). If Q were made of P itself, i = levels would always win with Q = P. The divergence is infinite
+ * where Q is 0 and P is not. If it is infinite for all candidates, or there is none, `best` is num_bins: nothing is cut
+ * off. The threshold is best + 0.5 times the width of a bin.
  *
  * Zeros lose nothing under any scale, and after a ReLU they outnumber everything else. Remove them from bin 0 first
  * (ifs_range counts them).
  *
  * `plain` asks for the slow reference, which gives the same `best`. `divergence` may be NULL. ERR_INVALID_ARGUMENT: all
- * bins are 0, or one is negative.
+ * bins are 0, one is negative, or their sum is above 2^52; `levels` is not 1 to num_bins - 1; num_bins is not 2 to
+ * 65536; `bins` or `best` is NULL.
  */
 ifs_status ifs_entropy_threshold(const int64_t *bins, int32_t num_bins, int32_t levels, int32_t plain, int32_t *best,
                                  double *divergence);

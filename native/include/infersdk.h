@@ -999,8 +999,9 @@ void ifs_tracker_destroy(ifs_tracker *tracker);
 /*
  * The track numbers of the `count` boxes of the next frame, to `track_ids` [count]; IFS_NO_TRACK for a box without a
  * track, or whose track has no number yet. Numbers begin at 0 and are not used again before a reset. Memory grows
- * with the largest frame so far; other frames allocate nothing. ERR_INVALID_ARGUMENT for an edge that is not finite or
- * a score that is NaN, and ERR_IN_USE while another thread updates or resets the tracker; its tracks stay as they were.
+ * with the largest number so far of boxes, and of tracks with the lost ones; other frames allocate nothing.
+ * ERR_INVALID_ARGUMENT for an edge that is not finite or a score that is NaN, and ERR_IN_USE while another thread
+ * updates or resets the tracker; its tracks stay as they were.
  */
 ifs_status ifs_tracker_update(ifs_tracker *tracker, const ifs_detection *boxes, int64_t count, int64_t *track_ids);
 

@@ -30,8 +30,8 @@ struct ifs_detection_decoder {
     size_t num_runs;
     float *row;         /* [1 + classes] an anchor's scores as float32, where the output does not hold them so */
     uint16_t *halves;   /* [classes] */
-    int32_t *class_ids; /* [classes + slack] results of products_above */
-    float *scores;      /* [classes + slack] */
+    int32_t *class_ids; /* [classes] results of products_above */
+    float *scores;      /* [classes] */
     uint64_t *keys;     /* [keys_size] candidates */
     size_t keys_size, num_keys;
     uint64_t *scratch; /* [scratch_size] for the sort */

@@ -156,6 +156,17 @@ def test_annotations_of_which_one_lacks_the_field(tmp_path: Path) -> None:
         PoseTask(*annotations(tmp_path / "hidden", {"keypoints": [50, 25, 0, 60, 30, 0]}))
 
 
+def test_keypoints_of_crowds_are_none(tmp_path: Path) -> None:
+    file, images = annotations(tmp_path, posed(*POINTS))
+    data = json.loads(file.read_text())
+    data["annotations"].append(data["annotations"][0] | {"iscrowd": 1})
+    data["annotations"][0] |= {"keypoints": [0] * 6, "num_keypoints": 0}
+    file.write_text(json.dumps(data))
+    with pytest.raises(ConfigError, match=r"1 of the 2 annotations have no keypoints; those of crowds .* do not count"):
+        PoseTask(file, images)
+    assert type(labelled_task(images, annotations=file, task="pose")) is DetectTask
+
+
 def without_sizes(folder: Path, entry: dict[str, Any]) -> tuple[Path, Path]:
     """The annotations of a file that does not have the sizes of its images."""
     file, images = annotations(folder, entry)

@@ -270,8 +270,10 @@ def has_annotations(truth: CocoTruth, kinds: Sequence[str]) -> bool:
 
 
 def _lacking(truth: CocoTruth, kind: str) -> int:
-    """The number of annotations without the field for a kind. Some may have no keypoints, but all need a mask."""
-    entries = truth.data["annotations"]
+    """The number of annotations without the field for a kind. All need a mask. Some may have no keypoints, but those
+    of crowds are not compared.
+    """
+    entries = [entry for entry in truth.data["annotations"] if kind != "keypoints" or not entry["iscrowd"]]
     count = sum(not entry.get(_EVALUATED[kind][1]) for entry in entries)
     return 0 if kind == "keypoints" and count < len(entries) else count
 
@@ -281,9 +283,10 @@ def check_annotated(truth: CocoTruth, kinds: Sequence[str]) -> None:
     for kind in kinds:
         if count := _lacking(truth, kind):
             field = _EVALUATED[kind][1].removeprefix("num_")
+            others = "; those of crowds (iscrowd=1) do not count" if kind == "keypoints" else ""
             raise ConfigError(
-                f"{count} of the {len(truth.data['annotations'])} annotations have no {field}; give a file that has "
-                "them, or measure boxes (--task detect)"
+                f"{count} of the {len(truth.data['annotations'])} annotations have no {field}{others}; give a file "
+                "that has them, or measure boxes (--task detect)"
             )
         for entry in truth.data["annotations"] if kind == "segm" else ():
             if not _is_mask(mask := entry["segmentation"]):

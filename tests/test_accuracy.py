@@ -131,6 +131,8 @@ def test_the_evaluators_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         (lambda data: data["annotations"][0].update(keypoints="abc"), "annotation 1 has the keypoints 'abc', not x, y"),
         (lambda data: data["annotations"][0].update(keypoints=[1] * 50), r"annotation 1 has the keypoints \[1, 1"),
         (lambda data: data["images"].append({"id": "x", "file_name": "1.png"}), "ids of its images .*'x'.* or strings"),
+        (lambda data: data["images"].append(data["images"][0]), "has 4 images with 3 ids; give each its own"),
+        (lambda data: data["categories"].append(data["categories"][0]), "has 11 categories with 10 ids"),
         (lambda data: data["annotations"][0].update(image_id=7), "an annotation has the image_id 7"),
         (lambda data: data["annotations"][0].update(image_id=[1]), r"the image_id \[1\] is not a number or a string"),
         (

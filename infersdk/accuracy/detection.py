@@ -85,7 +85,8 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
     """Reads a file of annotations in COCO's format (`instances_*.json`), and finds its images in `folder`.
 
     Raises:
-        ConfigError: there is no such file or folder, it is no such file, nothing is annotated, or images are missing.
+        ConfigError: there is no such file or folder, it is no such file, nothing is annotated, two images or categories
+            have one id, or images are missing.
     """
     path, root = Path(annotations), Path(folder)
     data = _read_json(path)
@@ -102,6 +103,9 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
         boxes = [_box(number, entry) for number, entry in enumerate(parts["annotations"], 1)]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"{str(path)!r} is not a COCO annotation file: {_reason(error)}") from None
+    for key, known in (("images", names), ("categories", categories)):
+        if len(known) < len(parts[key]):
+            raise ConfigError(f"{str(path)!r} has {len(parts[key])} {key} with {len(known)} ids; give each its own")
     if not ({type(number) for number in names} <= {int, float} or all(isinstance(number, str) for number in names)):
         raise ConfigError(f"{str(path)!r}: the ids of its images are {reprlib.repr([*names])}; use numbers, or strings")
     if all(box["iscrowd"] for box in boxes):

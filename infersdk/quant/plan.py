@@ -62,8 +62,10 @@ class Plan:
 
     @functools.cached_property
     def activations(self) -> tuple[str, ...]:
-        """The values to observe: those that need a range for any target, and the inputs of layers."""
-        needed = {name for name in self.points.values() if not self.is_bounded(name)}
+        """The values to observe: those that need a range for the target or for unsigned codes, and layer inputs."""
+        unsigned = self._graph.plan(replace(self.scheme, signed=False), self.excluded)
+        sources = (*self.points.values(), *unsigned.points.values())
+        needed = {name for name in sources if not self.is_bounded(name)}
         readers = [*(self.nodes_by_name[name] for name in self.layers), *self._graph.averages]
         needed |= {data_input(node).name or "" for node in readers}
         return tuple(name for name in self._graph.order if name in needed)

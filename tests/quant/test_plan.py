@@ -166,6 +166,21 @@ def test_readers_in_branches_of_an_if(target: str, tmp_path: Path) -> None:
     assert "Conv_4" in quantised(model, {"x": (1, 8, 9, 9)}, target).layers
 
 
+def test_a_portable_table_has_the_values_of_every_target(tmp_path: Path) -> None:
+    """LRN, which stays in floating point, reads a result that is quantised before its ReLU, or after it."""
+    rng = np.random.default_rng(1)
+    nodes = [
+        node("Conv", "x w", "a"), node("Relu", "a", "r"), node("LRN", "r", "b", size=3), node("Conv", "b v", "c"),
+        node("Relu", "c", "d"), node("Conv", "d v", "y"),
+    ]  # fmt: skip
+    arrays = {"w": rng.normal(size=(8, 8, 3, 3)), "v": rng.normal(size=(8, 8, 3, 3))}
+    model = network(tmp_path / "m.onnx", nodes, arrays, {"x": [1, 8, 9, 9]})
+    found = {target: set(quant.plan(model, target).activations) for target in TARGETS}
+    assert found["portable"] == {"x", "a", "r", "b", "c", "d"}
+    assert found["onnxruntime"] == {"x", "r", "b", "d"}
+    assert found["openvino"] == found["tensorrt"] == {"x", "b", "d"}
+
+
 def test_a_transposed_convolution_of_one_column_is_not_a_mean(tmp_path: Path) -> None:
     weights = np.random.default_rng(1).normal(size=(3, 4, 1, 1))
     nodes = [node("Softmax", "x", "s", axis=1), node("ConvTranspose", "s w", "y")]

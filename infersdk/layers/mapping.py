@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ..graph.passes.name_nodes import node_names
-from ..graph.types import read_values
+from ..graph.types import RANDOM, read_values
 from ..graph.weights import data_inputs
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fate", "OriginalGraph", "OriginalNode", "map_layers"]
 
-#: `"executed"`: layers compute the node. `"constant"`: it does not depend on inputs and is computed at load time.
+#: `"executed"`: layers compute the node. `"constant"`: it depends neither on inputs nor on random numbers, and is
+#: computed at load time.
 #: `"eliminated"`: no layer computes it, since it only moves data or the runtime removes it.
 Fate = Literal["executed", "constant", "eliminated"]
 
@@ -65,11 +66,11 @@ class OriginalGraph:
         self.constant = self._constant_nodes()
 
     def _constant_nodes(self) -> set[int]:
-        """The nodes that do not depend on inputs of the model."""
+        """The nodes that depend neither on inputs of the model nor on random numbers."""
         varying = set(self.inputs)
         result = set()
         for i, node in enumerate(self.nodes):
-            if any(value in varying for value in node.inputs):
+            if node.operator in RANDOM or any(value in varying for value in node.inputs):
                 varying.update(node.outputs)
             else:
                 result.add(i)

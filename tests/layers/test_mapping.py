@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnx_ir")
 from layers.models import small_network
+from onnx_models import node, numbered, save, value
 
 from infersdk.core.executed_layers import ExecutedLayer, LayerTensor, Role
 from infersdk.graph.files import read_model
@@ -41,3 +43,16 @@ def test_names_that_the_runtime_decorates(graph: OriginalGraph) -> None:
     assert owners(graph, layer("/stem/Mul/QuickGeluFusion/", "q", "z"))["/stem/Mul"] == ["/stem/Mul/QuickGeluFusion/"]
     assert owners(graph, layer("a", "", "", "node_of_c2"))["/branch/Conv"] == ["a"]  # TensorRT's, by a value
     assert owners(graph, layer("/stem/Multiple"))["/stem/Mul"] == []
+
+
+def test_what_follows_from_random_numbers_is_not_constant(tmp_path: Path) -> None:
+    nodes = [
+        node("RandomNormal", "", "r", shape=[2]), node("Exp", "r", "e"), node("Exp", "w", "c"),
+        node("Add", "e c", "s"), node("Add", "x s", "y"),
+    ]  # fmt: skip
+    weights = {"w": np.ones(2, np.float32)}
+    graph = OriginalGraph(
+        read_model(save(tmp_path / "m.onnx", numbered(nodes), [value("x", [2])], [value("y", [2])], weights))
+    )
+    assert [graph.nodes[i].name for i in graph.constant] == ["Exp_2"]
+    assert owners(graph, layer("RandomNormal_0"))["RandomNormal_0"] == ["RandomNormal_0"]

@@ -153,9 +153,8 @@ class Workload:
                 read_samples(settings.data, specs, shapes=settings.shapes), settings.max_samples
             )
         else:
-            batch = None if any(spec.fixed_batch is not None for spec in specs) else 1
             for i in range(4):
-                yield random_inputs(specs, batch=batch, seed=settings.seed + i, shapes=settings.shapes)
+                yield random_inputs(specs, seed=settings.seed + i, shapes=settings.shapes)
 
     # ---- one call ----
 

@@ -102,9 +102,8 @@ def select(source: ModelSource, load: Callable[..., Infer], given: dict[str, Any
         return _logged(source, msgspec.structs.replace(msgspec.json.decode(found[0], type=Selection), cached=True))
     own = {name: given[name] for name in ("custom_ops", "max_batch") if given.get(name) is not None}
     with load(source, "onnxruntime", device="cpu", **own) as reference:
-        feeds = random_inputs(
-            reference.input_specs, batch=given.get("max_batch"), shapes=_shapes(reference.input_specs)
-        )
+        specs, batch = reference.input_specs, given.get("max_batch")
+        feeds = random_inputs(specs, batch=batch, shapes=_shapes(specs, batch or 1))
         wanted = reference(feeds)
     tolerance = _TOLERANCE[given.get("precision")]
     rest = {name: value for name, value in given.items() if name != "device"}
@@ -195,7 +194,7 @@ def _compare(
     return largest, ""
 
 
-def _shapes(specs: tuple[TensorSpec, ...]) -> dict[str, tuple[int, ...]]:
+def _shapes(specs: tuple[TensorSpec, ...], batch: int) -> dict[str, tuple[int, ...]]:
     """Shapes for the inputs that leave more than the batch free."""
     result = {}
     for spec in specs:
@@ -203,7 +202,7 @@ def _shapes(specs: tuple[TensorSpec, ...]) -> dict[str, tuple[int, ...]]:
         if any(axis > 0 for axis in free):
             length = _SIDE if len(spec.shape) == 4 else _LENGTH
             result[spec.name] = tuple(
-                side if isinstance(side, int) else length if axis else 1 for axis, side in enumerate(spec.shape)
+                side if isinstance(side, int) else length if axis else batch for axis, side in enumerate(spec.shape)
             )
     return result
 

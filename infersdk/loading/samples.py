@@ -47,7 +47,8 @@ def random_inputs(
         shapes: by input name, for inputs with other free axes.
 
     Raises:
-        ConfigError: an axis is free and nothing says how long it is, or the model fixes it otherwise.
+        ConfigError: an axis is free and nothing says how long it is, or the model fixes it otherwise; or a shape begins
+            with another batch.
         UnsupportedModelError: an input is not a tensor of numbers.
     """
     rng = np.random.default_rng(seed)
@@ -167,11 +168,12 @@ def _only(specs: Sequence[TensorSpec], file: Path) -> TensorSpec:
 
 def _shape(spec: TensorSpec, batch: int | None, shapes: Mapping[str, Sequence[int]] | None) -> tuple[int, ...]:
     shape: list[int | str | None] = list((shapes or {}).get(spec.name, spec.shape))
-    if shapes is None or spec.name not in shapes:
-        if shape and not isinstance(shape[0], int):
-            shape[0] = 1 if batch is None else batch
-        elif shape and batch is not None and batch != shape[0]:
-            raise ConfigError(f"input {spec} has a fixed batch of {shape[0]}, not {batch}")
+    given = shapes is not None and spec.name in shapes
+    if shape and not given and not isinstance(shape[0], int):
+        shape[0] = 1 if batch is None else batch
+    elif shape and batch is not None and batch != shape[0]:
+        what = "a shape with a" if given else "a fixed"
+        raise ConfigError(f"input {spec} has {what} batch of {shape[0]}, not {batch}; leave the batch out")
     sizes = tuple(d for d in shape if isinstance(d, int))
     if len(sizes) < len(shape):
         example = ",".join(str(d) if isinstance(d, int) else "640" for d in shape)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from idle_backend import IdleInfer
+from onnx_models import node, save, value
 
 import infersdk
 from infersdk import load, models
@@ -133,6 +134,12 @@ class TestChoice:
         with load(model.read_bytes(), backend="auto") as infer:  # nothing of a model in memory is kept
             assert not infer.selection.cached
         assert [entry.kind for entry in Cache().entries()].count("selection") == 2
+
+    def test_of_a_model_with_free_axes(self, tmp_path: Path) -> None:
+        shape = ["n", 3, "height", "width"]
+        model = save(tmp_path / "m.onnx", [node("Relu", "x", "y")], [value("x", shape)], [value("y", shape)])
+        with load(model, backend="auto", max_batch=2) as infer:
+            assert infer.selection.target == "onnxruntime@cpu"
 
     def test_never_falls_back_later(self, model: Path) -> None:
         load(model, backend="auto").close()

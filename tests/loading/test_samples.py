@@ -48,6 +48,9 @@ def test_free_axes() -> None:
     with pytest.raises(ConfigError, match=r"x=1,3,640,640"):
         random_inputs([free])
     assert random_inputs([free], shapes={"x": (2, 3, 4, 5)})["x"].shape == (2, 3, 4, 5)
+    assert random_inputs([free], batch=2, shapes={"x": (2, 3, 4, 5)})["x"].shape == (2, 3, 4, 5)
+    with pytest.raises(ConfigError, match="has a shape with a batch of 2, not 3; leave the batch out"):
+        random_inputs([free], batch=3, shapes={"x": (2, 3, 4, 5)})
     with pytest.raises(ConfigError, match="takes shape"):
         random_inputs([free], shapes={"x": (2, 4, 4, 5)})
     with pytest.raises(ConfigError, match="'y'"):

@@ -292,6 +292,8 @@ def test_wrong_use_of_the_gate(tmp_path: Path) -> None:
         UnsupportedModelError, match=r"digits_classifier\.onnx on onnxruntime: .*looks like a classifier"
     ):
         gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino")], DetectTask(*coco_set(tmp_path / "coco")))
+    with pytest.raises(UnsupportedModelError, match="; YOLOv5 gives no classes to compare with the labels"):
+        ClassifyTask(crops(tmp_path), type="yolov5").measure(Contender(DETECTOR))
 
 
 # ---- real ones ----

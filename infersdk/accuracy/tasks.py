@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ConfigError
-from ..models import Detections
+from ..models import Classifier, Detections
 from ..models.results.class_maps import MapResult
 from .classification import read_labels, top_figures
 from .detection import CocoTruth, check_annotated, coco_evaluator, coco_figures, has_annotations, read_coco
@@ -149,6 +149,9 @@ class ClassifyTask(Task):
     name = "classify"
     metric = "top1"
     options = frozenset(("labels", "max_score_shift"))
+    result_type = Classifier.result_type()
+    gives = "classes to compare with the labels"
+    defaults: ClassVar[Mapping[str, Any]] = {"top_k": 5}
 
     def __init__(
         self, folder: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None, **settings: Any
@@ -157,7 +160,7 @@ class ClassifyTask(Task):
         top_k = settings.get("top_k", 5)
         if isinstance(top_k, Real) and top_k < 5:  # the classifier refuses other types
             raise ConfigError(f"top_k={top_k} leaves too few classes for top5; give 5 or more")
-        super().__init__(len(self.labelled), {"type": "classifier", "top_k": 5, **settings})
+        super().__init__(len(self.labelled), {"type": "classifier", **settings})
 
     def _figures(self, model: Any) -> dict[str, float]:
         return top_figures(model, self.labelled)

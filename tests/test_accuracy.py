@@ -23,6 +23,7 @@ from infersdk.accuracy import (
     agreement,
     coco_figures,
     gate,
+    iou_figures,
     read_coco,
     read_labels,
     top_figures,
@@ -277,6 +278,8 @@ def test_wrong_use_of_the_gate(tmp_path: Path) -> None:
         gate([Contender(CLASSIFIER)], task)
     with pytest.raises(ConfigError, match="two or more different contenders"):
         gate([Contender(CLASSIFIER), Contender(CLASSIFIER)], task)
+    with pytest.raises(ConfigError, match=r"a contender is Contender\(model, side\), not 'a\.onnx'"):
+        gate(["a.onnx", "b.onnx"], task)
     two = [Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino")]
     for wrong in (1.5, "a", None):
         with pytest.raises(ConfigError, match=f"max_drop is a number from 0 to 1, 0.01 say, not {wrong!r}"):
@@ -294,6 +297,12 @@ def test_wrong_use_of_the_gate(tmp_path: Path) -> None:
         gate([Contender(CLASSIFIER), Contender(CLASSIFIER, "openvino")], DetectTask(*coco_set(tmp_path / "coco")))
     with pytest.raises(UnsupportedModelError, match="; YOLOv5 gives no classes to compare with the labels"):
         ClassifyTask(crops(tmp_path), type="yolov5").measure(Contender(DETECTOR))
+
+
+def test_figures_need_images() -> None:
+    for figures in (top_figures, iou_figures):
+        with pytest.raises(InputError, match="no images to measure by"):
+            figures(None, [])
 
 
 # ---- real ones ----

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.files import image_files
-from ..errors import ConfigError
+from ..errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import os
@@ -110,7 +110,10 @@ def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]
 
     Raises:
         ConfigError: its classes do not fit the labels.
+        InputError: there are no images.
     """
+    if not images:
+        raise InputError("there are no images to measure by; give one or more")
     first = five = 0
     wanted: list[int] | None = None
     results = model.stream(image.file for image in images)

@@ -218,10 +218,14 @@ def gate(
         progress: called before each is measured.
 
     Raises:
-        ConfigError: fewer than two contenders or two the same, or a limit that is not a number in its range.
+        ConfigError: fewer than two contenders, two the same or one of another type, or a limit that is not a number in
+            its range.
         BackendError, ModelError, InferenceError: one of them cannot be loaded or run as it should.
     """
     sides = list(contenders)
+    for side in sides:
+        if not isinstance(side, Contender):
+            raise ConfigError(f"a contender is Contender(model, side), not {side!r}")
     if len(sides) < 2 or len(set(sides)) < len(sides):
         labels = ", ".join(contender.label for contender in sides) or "none"
         raise ConfigError(f"a gate takes two or more different contenders (files, backends, precisions), not {labels}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.files import image_files, open_regular
-from ..errors import ConfigError
+from ..errors import ConfigError, InputError
 from ..image.sources import open_image
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ def iou_figures(model: Any, images: Sequence[MappedImage]) -> dict[str, float]:
     Raises:
         ConfigError: the label maps do not fit the results: other names, another size, or a class that the model does
             not have.
+        InputError: there are no images.
     """
+    if not images:
+        raise InputError("there are no images to measure by; give one or more")
     counts: dict[str, npt.NDArray[np.int64]] = {}
     for image, result in zip(images, model.stream(image.file for image in images), strict=True):
         maps = result.maps

@@ -14,9 +14,10 @@ of a model and returns what runs it: an `Infer`, or any callable from a dict of 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -61,8 +62,8 @@ class Tolerance:
 
     def __post_init__(self) -> None:
         for name in ("atol", "rtol", "cosine"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
+            value: float = getattr(self, name)
+            if not (isinstance(value, Real) and 0 <= value < float("inf")):
                 raise ConfigError(f"{name} is a number from 0, not {value!r}")
 
 
@@ -107,11 +108,18 @@ def difference(
     type.
 
     Raises:
+        ConfigError: the tolerance is not a `Tolerance`.
         DTypeError: the elements are not real numbers.
     """
-    meter = _Meter(name, tolerance or Tolerance())
+    meter = _Meter(name, _tolerance(tolerance))
     meter.add(np.asarray(reference), np.asarray(other))
     return meter.result()
+
+
+def _tolerance(given: Tolerance | None) -> Tolerance:
+    if given is not None and not isinstance(given, Tolerance):
+        raise ConfigError(f"tolerance is a Tolerance, Tolerance(atol=1e-3) say, not {given!r}")
+    return given or Tolerance()
 
 
 @dataclass
@@ -290,15 +298,15 @@ def compare(
             model for that, which prevents runtimes from fusing them.
 
     Raises:
-        ConfigError: fewer than two sides, or a name that is not understood.
+        ConfigError: fewer than two sides, a name that is not understood, or an argument of another type.
         InputError: the model is in memory; there are no inputs, or they do not fit the model; or the reference has no
-            outputs.
+            outputs, or a function returns something else.
         BackendError, ModelError, InferenceError: a side cannot load or run the model.
     """
     if ModelSource.of(model).path is None:  # it raises for other files
         raise InputError("compare() takes the path of a model file, which each side loads; write the model to a file")
     file = Path(model)
-    tolerance = tolerance or Tolerance()
+    tolerance = _tolerance(tolerance)
     loaders = _loaders(sides)
     reference, *others = loaders
     meters: dict[str, dict[str, _Meter]] = {name: {} for name in others}
@@ -384,7 +392,12 @@ def _loaded(loaders: Mapping[str, Loader], file: Path) -> Iterator[dict[str, Run
 
 def _loaders(sides: Sequence[str] | Mapping[str, str | Loader]) -> dict[str, Loader]:
     sides = [sides] if isinstance(sides, str) else sides
+    if not isinstance(sides, Collection):
+        raise ConfigError(f"the sides are a list of backends, or a mapping of labels to backends, not {sides!r}")
     named = sides if isinstance(sides, Mapping) else {side: side for side in sides}
+    for name, side in named.items():
+        if not (isinstance(name, str) and (isinstance(side, str) or callable(side))):
+            raise ConfigError(f"a side is a backend by name, or a label and a function that loads models, not {side!r}")
     if len(named) < 2 or len(named) < len(sides):
         raise ConfigError(f"a comparison takes two or more different backends, not {', '.join(sides) or 'none'}")
     return {name: _loader(side) if isinstance(side, str) else side for name, side in named.items()}
@@ -397,7 +410,10 @@ def _loader(side: str) -> Loader:
 
 def _call(name: str, runner: Runner, sample: Arrays) -> Arrays:
     if not isinstance(runner, Infer):
-        return runner(sample)
+        outputs = runner(sample)
+        if not isinstance(outputs, Mapping):
+            raise InputError(f"side {name!r} returns {type(outputs).__name__}, not a dict of arrays by output name")
+        return {output: np.asarray(array) for output, array in outputs.items()}
     own = [spec.name for spec in runner.input_specs]
     if len(own) == len(sample) == 1:  # another file may call its only input something else
         return runner(dict(zip(own, sample.values(), strict=True)))

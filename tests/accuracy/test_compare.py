@@ -286,6 +286,16 @@ def test_wrong_use(small: Path, tmp_path: Path) -> None:
     for sides in (["onnxruntime"], "onnxruntime", [], ["onnxruntime", "onnxruntime"]):
         with pytest.raises(ConfigError, match="two or more different"):
             compare(small, sides)
+    with pytest.raises(ConfigError, match="the sides are a list of backends, .*, not None"):
+        compare(small, None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a side is a backend by name, .*, not 5"):
+        compare(small, {"a": "onnxruntime", "b": 5})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="tolerance is a Tolerance, .*, not 0.001"):
+        compare(small, both, tolerance=1e-3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="tolerance is a Tolerance, .*, not 0"):
+        difference([1.0], [1.0], 0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="atol is a number from 0, not '1'"):
+        Tolerance(atol="1")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="does not name a backend"):
         compare(small, ["onnxruntime", "onnxruntime@"])
     with pytest.raises(BackendNotFoundError):
@@ -304,6 +314,9 @@ def test_wrong_use(small: Path, tmp_path: Path) -> None:
         compare(small.read_bytes(), both)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="the reference 'a' returns no outputs"):
         compare(small, dict.fromkeys("ab", lambda _: lambda _: {}))
+    with pytest.raises(InputError, match="side 'a' returns NoneType, not a dict of arrays"):
+        compare(small, dict.fromkeys("ab", lambda _: lambda _: None))
+    assert compare(small, dict.fromkeys("ab", lambda _: lambda _: {"y": [1.0, 2.0]})).agrees
     (tmp_path / "bad.onnx").write_bytes(b"nothing")
     with pytest.raises(ModelFormatError):
         compare(tmp_path / "bad.onnx", both)

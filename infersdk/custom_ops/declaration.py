@@ -230,6 +230,9 @@ def _check_names(cls: type[CustomOp]) -> None:
 
 
 def _check_types(cls: type[CustomOp]) -> None:
+    for side in ("types", "inputs", "outputs"):
+        if not isinstance(given := getattr(cls, side), Mapping):
+            raise CustomOpError(f'{side} is {given!r}; it is a dict by name, such as inputs = {{"x": "float32"}}')
     for variable, kinds in cls.types.items():
         if isinstance(kinds, str) or not kinds:
             raise CustomOpError(f"types[{variable!r}] is {kinds!r}; it is a tuple of element types")
@@ -281,7 +284,7 @@ def _declared_attributes(cls: type[CustomOp]) -> tuple[Attribute, ...]:
 
 def _check_kernels(cls: type[CustomOp]) -> None:
     if cls.shape is CustomOp.shape:
-        raise CustomOpError(f"it has no shape(); write def shape(self, {', '.join(cls.inputs)}): return ...")
+        raise CustomOpError(f"it has no shape(); write def shape({', '.join(('self', *cls.inputs))}): return ...")
     _check_arguments(cls, "shape", tuple(cls.inputs))
     if cls.cpu is None and cls.cuda is None:
         raise CustomOpError(f"it has no kernel; write def cpu(self, {', '.join((*cls.inputs, *cls.outputs))})")
@@ -298,5 +301,6 @@ def _check_arguments(cls: type[CustomOp], method: str, names: tuple[str, ...]) -
         inspect.signature(getattr(cls, method)).bind(None, *names)
     except TypeError:
         raise CustomOpError(
-            f"{method}() cannot be called with {', '.join(names)}; write def {method}(self, {', '.join(names)})"
+            f"{method}() cannot be called with {', '.join(names) or 'no inputs'}; write def "
+            f"{method}({', '.join(('self', *names))})"
         ) from None

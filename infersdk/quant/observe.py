@@ -243,8 +243,8 @@ def calibrate(
         ModelError, BackendUnavailableError: as `plan`.
     """
     check_method(method, percentile)
-    if not isinstance(min_samples, Integral):
-        raise ConfigError(f"min_samples is a whole number, not {min_samples!r}")
+    if not isinstance(min_samples, Integral) or min_samples < 1:
+        raise ConfigError(f"min_samples is a whole number from 1, not {min_samples!r}")
     seen = Observer(model, plan(model, target)).observe(data, progress=progress)
     check_samples(seen.samples, min_samples)
     return seen.table(method, percentile)

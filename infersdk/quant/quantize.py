@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.files import atomic_write, check_output
-from ..errors import CalibrationError
+from ..errors import CalibrationError, ConfigError
 from ..graph.builder import GraphBuilder
 from ..graph.files import model_bytes
 from ..graph.quantization import QuantizationRecord
@@ -23,11 +23,13 @@ from ..graph.weights import drop_unused_weights, graph_values
 from .plan import Plan, data_input, output_axis, plan, weight_array
 from .ranges import scale_and_zero_point
 from .schemes import WEIGHTED, Scheme
-from .table import CalibrationTable, TensorRange
+from .table import TensorRange, check_table
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
+
+    from .table import CalibrationTable
 
 __all__ = [
     "QuantizedGraph", "WeightCodes", "input_ranges", "quantize", "quantized_model", "value_ranges", "weight_codes",
@@ -75,10 +77,7 @@ def quantize(
         OutputError: the file cannot be written.
         ModelError, ConfigError, BackendUnavailableError: as `plan`.
     """
-    if not isinstance(table, CalibrationTable):
-        raise CalibrationError(
-            f"the table is a {type(table).__name__}; give that of calibrate(), or CalibrationTable.load() of a file"
-        )
+    check_table(table)
     if isinstance(model, Plan):
         planned = model.without(exclude) if exclude else model
     else:
@@ -98,9 +97,12 @@ def quantized_model(
 
     Raises:
         CalibrationError: the table lacks an activation, or the means of an activation have another number of channels.
+        ConfigError: `bias_correction` is of another type.
     """
     scheme = planned.scheme
     corrects = table.bias_correction if bias_correction is None else bias_correction
+    if not isinstance(corrects, bool):
+        raise ConfigError(f"bias_correction is True or False, or None for that of the table, not {corrects!r}")
     table.require(planned.activations)
     model = planned.model.clone()
     graph = model.graph

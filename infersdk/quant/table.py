@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
 
-__all__ = ["CalibrationTable", "Method", "TensorRange", "read_tensorrt_cache"]
+__all__ = ["CalibrationTable", "Method", "TensorRange", "check_table", "read_tensorrt_cache"]
 
 #: The maximum file size in bytes.
 MAX_BYTES = 64 << 20
@@ -132,6 +132,14 @@ class CalibrationTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 raise CalibrationError(f"{name!r} has a line break, which a TensorRT cache cannot contain")
             lines.append(f"{name}: {struct.pack('>f', result.scale).hex()}")
         atomic_write(path, "\n".join([*lines, ""]).encode())
+
+
+def check_table(given: object) -> None:
+    """Raises CalibrationError for anything but a table."""
+    if not isinstance(given, CalibrationTable):
+        raise CalibrationError(
+            f"the table is a {type(given).__name__}; give that of calibrate(), or CalibrationTable.load() of a file"
+        )
 
 
 def read_tensorrt_cache(path: str | os.PathLike[str]) -> CalibrationTable:

@@ -28,6 +28,7 @@ from .plan import Plan, plan
 from .quantize import QuantizedGraph, quantize
 from .ranges import PERCENTILE, check_method
 from .search import CANDIDATES, ENOUGH, Candidate, Choice, SearchReport, check_limits, choose, search
+from .table import check_table
 
 if TYPE_CHECKING:
     import os
@@ -123,10 +124,12 @@ class Workflow:
         table: CalibrationTable | None = None,
     ) -> None:
         check_several(images)
+        images = list(images)
         check_limits(max_drop, max_score_shift)
         self.candidates: Sequence[Candidate] = _candidates(method, percentile, bias_correction)
         self.planned: Plan = plan(model, target, exclude=exclude)
         if table is not None:
+            check_table(table)
             table.check(model)
             if bias_correction is not None:
                 table = msgspec.structs.replace(table, bias_correction=bias_correction)
@@ -134,7 +137,7 @@ class Workflow:
             check_samples(len(images))
         if max_score_shift is not None and not images:
             raise ConfigError(f"max_score_shift={max_score_shift:g} needs images to compare results on; give some")
-        self.model, self.images, self.open_wrapper = Path(model), list(images), open_wrapper
+        self.model, self.images, self.open_wrapper = Path(model), images, open_wrapper
         self._max_drop, self._max_score_shift = max_drop, max_score_shift
         self._kept, self.compared = _split(images)
         self.table = table

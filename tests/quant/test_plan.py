@@ -10,7 +10,7 @@ import pytest
 from onnx_models import node, numbered, run, save, value
 
 from infersdk import quant
-from infersdk.errors import ConfigError
+from infersdk.errors import CalibrationError, ConfigError
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -197,6 +197,17 @@ def test_limits_are_checked_before_anything_runs(limit: dict[str, Any], tmp_path
     (name, number), *_ = limit.items()
     with pytest.raises(ConfigError, match=rf"{name} must be a (percentage|number) .*, not {number!r}"):
         quant.Workflow(model, [np.zeros((16, 16, 3), np.uint8)] * 8, open_wrapper, **limit)
+
+
+def test_images_in_an_array_and_a_table_of_another_type(tmp_path: Path) -> None:
+    def open_wrapper(path: Path) -> Any:
+        raise AssertionError(f"{path} is opened")
+
+    model, images = chain(tmp_path / "m.onnx", SHAPES), np.zeros((8, 16, 16, 3), np.uint8)
+    for several in (images, iter(images)):
+        assert len(quant.Workflow(model, several, open_wrapper, max_score_shift=0.1).images) == 8  # type: ignore[arg-type]
+    with pytest.raises(CalibrationError, match=r"the table is a str; give that of calibrate\(\)"):
+        quant.Workflow(model, images, open_wrapper, table="x.json")  # type: ignore[arg-type]
 
 
 def test_a_bias_that_the_caller_may_replace_is_not_corrected(tmp_path: Path) -> None:

@@ -393,8 +393,11 @@ def test_arguments_of_other_types(
 ) -> None:
     with pytest.raises(errors.ConfigError, match=r"unknown target \['openvino'\]; use one of"):
         quant.calibrate(model, data, target=["openvino"])  # type: ignore[arg-type]
-    with pytest.raises(errors.ConfigError, match="min_samples is a whole number, not '3'"):
-        quant.calibrate(model, data, min_samples="3")  # type: ignore[arg-type]
+    for wrong in ("3", 0):
+        with pytest.raises(errors.ConfigError, match=f"min_samples is a whole number from 1, not {wrong!r}"):
+            quant.calibrate(model, [], min_samples=wrong)  # type: ignore[arg-type]
+    with pytest.raises(errors.ConfigError, match="bias_correction is True or False, .*, not 'no'"):
+        quant.quantize(model, tmp_path / "q.onnx", table, bias_correction="no")  # type: ignore[arg-type]
     with pytest.raises(errors.CalibrationError, match=r"the table is a NoneType; give that of calibrate\(\)"):
         quant.quantize(model, tmp_path / "q.onnx", None)  # type: ignore[arg-type]
     of_bytes = quant.calibrate(model.read_bytes(), data, method="percentile")  # type: ignore[arg-type]

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.processors import available_processors
 from ..core.target import Target
-from ..errors import BackendError
+from ..errors import BackendError, ConfigError
 from ..loading.registry import backend_class
-from .plan import Combination
+from .plan import Combination, check_lists
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from ..core.backend import BackendOptions
     from ..infer import Infer
 
-__all__ = ["candidates"]
+__all__ = ["candidates", "check_objective"]
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 
@@ -28,7 +28,7 @@ def candidates(
     targets: Sequence[str | Target],
     *,
     objective: Literal["latency", "throughput"],
-    precisions: Iterable[str | None] = (None, "bf16", "fp16"),
+    precisions: Sequence[str | None] = (None, "bf16", "fp16"),
     batches: Sequence[int] | None = None,
     threads: Sequence[int] | None = None,
 ) -> list[Combination]:
@@ -39,10 +39,17 @@ def candidates(
         precisions: None is each model's own. Unsupported ones fail during the search.
         batches: None is 1 for latency, and 1 to 32 for throughput.
         threads: on a processor; None is the backend's choice, all cores, and half of them.
+
+    Raises:
+        ConfigError: the objective or a precision is unknown, an argument is not a list or is empty, or a batch is below
+            1.
+        BackendError: a backend does not exist, or is not installed.
     """
+    check_objective(objective)
     cores = available_processors()
     thread_counts = list(dict.fromkeys(threads or (0, cores, max(cores // 2, 1))))
     sizes = list(batches or ((1,) if objective == "latency" else BATCHES))
+    check_lists(models, targets, precisions, sizes)
     resolved = [_resolve(Target.parse(target)) for target in targets]
     has_gpu = not all(on_processor for *_, on_processor in resolved)
     ranked: list[tuple[int, bool, int, Combination]] = []
@@ -58,6 +65,12 @@ def candidates(
                 ranked.append((cost, on_processor, distance, what))
     ranked.sort(key=lambda entry: entry[:3])
     return [what for *_, what in ranked]
+
+
+def check_objective(objective: str) -> None:
+    """Raises ConfigError for an unknown objective."""
+    if objective not in ("latency", "throughput"):
+        raise ConfigError(f'the objective is "latency" or "throughput", not {objective!r}')
 
 
 def _resolve(target: Target) -> tuple[Target, type[Infer], bool]:

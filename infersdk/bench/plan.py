@@ -139,18 +139,9 @@ def combine(
     Raises:
         ConfigError: a target that cannot be read, or a number out of its range, or threads that are given twice.
     """
-    for what, given in (("models", models), ("backends", targets), ("precisions", precisions), ("batches", batches)):
-        if isinstance(given, str) or not isinstance(given, Collection):
-            raise ConfigError(f"{what} is a list, not {given!r}")
-        if not len(given):
-            raise ConfigError(f"there are no {what} to measure")
-    for batch in batches:
-        if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 1:
-            raise ConfigError(f"a batch is a whole number from 1, not {batch!r}")
+    check_lists(models, targets, precisions, batches)
     if threads and "threads" in (options or {}):
         raise ConfigError(f"threads are given twice, also as an option of the backend: {options}; leave one out")
-    for precision in precisions:
-        check_precision(precision)
     result = [
         checked(
             Combination(
@@ -165,6 +156,22 @@ def combine(
         for batch in batches
     ]  # fmt: skip
     return list({combination.name + combination.model: combination for combination in result}.values())
+
+
+def check_lists(
+    models: Sequence[Any], targets: Sequence[Any], precisions: Sequence[str | None], batches: Sequence[int]
+) -> None:
+    """Raises ConfigError if an argument is not a list or is empty, a batch is below 1, or a precision is unknown."""
+    for what, given in (("models", models), ("backends", targets), ("precisions", precisions), ("batches", batches)):
+        if isinstance(given, str) or not isinstance(given, Collection):
+            raise ConfigError(f"{what} is a list, not {given!r}")
+        if not len(given):
+            raise ConfigError(f"there are no {what} to measure")
+    for batch in batches:
+        if isinstance(batch, bool) or not isinstance(batch, Integral) or batch < 1:
+            raise ConfigError(f"a batch is a whole number from 1, not {batch!r}")
+    for precision in precisions:
+        check_precision(precision)
 
 
 def check_files(combinations: Sequence[Combination]) -> None:

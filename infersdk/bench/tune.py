@@ -22,7 +22,8 @@ from ..errors import (
     DeviceUnavailableError,
     PrecisionUnavailableError,
 )
-from .plan import BenchSettings, Combination, Scenario, check_files
+from .candidates import check_objective
+from .plan import BenchSettings, Combination, Scenario, check_files, checked
 from .run import Progress, bench
 
 if TYPE_CHECKING:
@@ -96,13 +97,14 @@ def tune(
         ConfigError: a setting is out of range; or no candidate can run, or none is accurate enough, or the accuracy
             could not be measured.
     """
-    if objective not in ("latency", "throughput"):
-        raise ConfigError(f'the objective is "latency" or "throughput", not {objective!r}')
+    check_objective(objective)
     if not (isinstance(max_drop, Real) and 0 <= max_drop < 1):
         raise ConfigError(f"max_drop is a number from 0 to 1, 0.01 say, not {max_drop!r}")
     if not (isinstance(budget, Real) and 0 < budget < float("inf")):
         raise ConfigError(f"a budget is a number of seconds above 0, not {budget!r}")
-    return _Search(list(search), settings or BenchSettings(), objective, max_drop, budget, progress).run()
+    settings = checked(settings or BenchSettings(), BenchSettings)
+    combinations = [checked(combination, Combination) for combination in search]
+    return _Search(combinations, settings, objective, max_drop, budget, progress).run()
 
 
 class _Search:

@@ -14,7 +14,6 @@ from ..bench.tune import Tuned, tune
 from ..bench.tuned_file import tuned_toml
 from ..core.files import atomic_write
 from ..core.model_source import ModelSource
-from ..core.target import check_precision
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings
 from .bench_tables import show
@@ -64,8 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
     precisions: list[str | None] = [None, "bf16", "fp16"]
     if arguments.precision is not None:
         precisions = [name.strip().lower() for name in arguments.precision.split(",")]
-        for name in precisions:
-            check_precision(name)
     for what, given, least in (("--batch", arguments.batch, 1), ("--threads", arguments.threads, 0)):
         if given and min(given) < least:
             raise ConfigError(f"{what} takes whole numbers from {least}, not {min(given)}")

@@ -60,6 +60,20 @@ def test_candidates() -> None:
     assert len({(c.model, c.name) for c in many}) == len(many)
     with pytest.raises(BackendNotFoundError, match="no backend 'nonesuch'.*leave it out"):
         candidates(["a.onnx"], ["nonesuch"], objective="latency")
+    for wrong, words in (
+        ({"models": "m.onnx"}, "models is a list, not 'm.onnx'"), ({"targets": []}, "no backends"),
+        ({"objective": "speed"}, "the objective is .*, not 'speed'"), ({"precisions": ["fp9"]}, "fp9"),
+        ({"batches": [0]}, "a batch is a whole number from 1, not 0"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=words):
+            candidates(**{"models": ["a.onnx"], "targets": ["onnxruntime"], "objective": "latency", **wrong})
+
+
+def test_arguments_of_other_types() -> None:
+    with pytest.raises(ConfigError, match="'m.onnx' is a str, not a Combination"):
+        tune(["m.onnx"])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="is a dict, not a BenchSettings"):
+        tune([Combination(model=str(DETECTOR))], {"time": 1})  # type: ignore[arg-type]
 
 
 def test_on_a_gpu_what_runs_there_goes_first() -> None:

@@ -29,11 +29,9 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
     kind = ran.get("kind")
     if kind not in (None, "arrays"):
         table = {"type": kind, **table, **settings.wrapper}
-        if is_file_of_names(table.get("names")):
-            table["names"] = os.path.relpath(Path(table["names"]).resolve(), folder)
-    named = {"device": what.target.device, "precision": what.target.precision}
-    table |= {key: value for key, value in named.items() if value is not None}
-    table["max_batch"] = what.batch
+        if isinstance(names := table.get("names"), os.PathLike) or is_file_of_names(names):
+            table["names"] = os.path.relpath(Path(names).resolve(), folder)
+    table |= {"device": what.target.device, "precision": what.target.precision, "max_batch": what.batch}
     options = what.settings
     if not backend_class(what.target.backend).declaration.options.has("threads"):
         options.pop("threads", None)
@@ -57,14 +55,14 @@ def tuned_toml(found: Tuned, settings: BenchSettings, output: str | os.PathLike[
 
 def _toml(name: str, table: dict[str, Any]) -> str:
     """Encodes a table of plain values, and of tables of plain values."""
-    lines = [f"[models.{name}]"]
-    lines += [f"{key} = {_value(value)}" for key, value in table.items() if not isinstance(value, dict)]
-    for key, inner in table.items():
-        if isinstance(inner, dict):
-            lines += ["", f"[models.{name}.{key}]", *(f"{k} = {_value(v)}" for k, v in inner.items())]
-    return "\n".join(lines) + "\n"
+    parts = {f"models.{name}": {key: value for key, value in table.items() if not isinstance(value, dict)}}
+    parts |= {f"models.{name}.{key}": inner for key, inner in table.items() if isinstance(inner, dict)}
+    return "\n".join(
+        "".join([f"[{title}]\n", *(f"{key} = {_value(value)}\n" for key, value in part.items() if value is not None)])
+        for title, part in parts.items()
+    )
 
 
 def _value(value: Any) -> str:
     """JSON's strings, numbers, bools and arrays of them are TOML's, too, except for surrogate pairs and U+007F."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False, default=os.fspath).replace("\x7f", "\\u007f")

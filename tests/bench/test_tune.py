@@ -151,12 +151,13 @@ def test_the_winner_is_quick_and_accurate(data: BenchSettings, tmp_path: Path) -
 
 
 def test_the_configuration_of_the_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its threads are written, if the backend takes them, and each character of a path."""
+    """Its threads are written, if the backend takes them, each character of a path, and no setting that is None."""
     file = perceptron(tmp_path / "\N{AUTOMOBILE} \x7f.onnx", 8)
 
-    def written(what: Combination) -> Any:
+    def written(what: Combination, **wrapper: Any) -> Any:
+        row = Row(name=what.name, combination=what, status="ok", ran={"kind": "yolov5"} if wrapper else None)
         report = Report(
-            rows=[Row(name=what.name, combination=what, status="ok")], settings=BenchSettings(), models=[],
+            rows=[row], settings=BenchSettings(wrapper=wrapper), models=[],
             machine={"processor": "", "cores": 1, "gpus": []}, created=datetime.datetime.now(datetime.timezone.utc),
             seconds=0.0,
         )  # fmt: skip
@@ -168,6 +169,11 @@ def test_the_configuration_of_the_winner(tmp_path: Path, monkeypatch: pytest.Mon
     table = written(*combine([file], threads=2, options={"inter_op_threads": 1}))
     assert table["options"] == {"threads": 2, "inter_op_threads": 1}
     assert table["path"] == file.name
+    table = written(*combine([file]), preset=None, names=tmp_path / "names.txt", files=(Path("a"), Path("b")))
+    assert table == {
+        "type": "yolov5", "path": file.name, "backend": "onnxruntime", "names": "names.txt", "files": ["a", "b"],
+        "max_batch": 1, "pipeline": {"max_batch": 1},
+    }  # fmt: skip
     monkeypatch.setattr("infersdk.bench.tuned_file.backend_class", lambda name: IdleInfer)
     assert "options" not in written(*combine([file], threads=2))
 

@@ -30,10 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     if is_address(arguments.source):
         _fetch(arguments.source)
         return 0
-    config = Path(arguments.source)
-    entries = {address: _fetch(address) for address in addresses_of(read(config, locked=False))}
-    atomic_write(lock_path(config), json.dumps(entries, indent=1) + "\n")
-    print_text(f"{lock_path(config)}: {len(entries)} files")
+    entries = {address: _fetch(address) for address in addresses_of(read(arguments.source, locked=False))}
+    lock = lock_path(Path(arguments.source).resolve())
+    atomic_write(lock, json.dumps(entries, indent=1) + "\n")
+    print_text(f"{lock}: {len(entries)} files")
     return 0
 
 

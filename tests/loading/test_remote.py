@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from infersdk import bundles
+from infersdk import bundles, cli
 from infersdk.config import read
 from infersdk.core.model_source import Address, is_address, with_digest
 from infersdk.data import DETECTOR, IMAGE
@@ -421,6 +421,25 @@ def test_a_damaged_lock_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "app.toml.lock").write_text(text)
     with pytest.raises(ConfigError, match=r"app\.toml\.lock' is damaged"):
         read(tmp_path / "app.toml")
+
+
+def test_the_lock_file_of_a_link_is_that_of_its_target(tmp_path: Path) -> None:
+    address = "https://example.com/model.onnx"
+    (tmp_path / "app.toml").write_text(f'[models.digits]\npath = "{address}"\n')
+    entry = {"address": address, "sha256": DIGEST, "size": 1}
+    (tmp_path / "app.toml.lock").write_text(json.dumps({address: entry}))
+    link = tmp_path / "links" / "app.toml"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "app.toml")
+    assert read(link)["models"]["digits"]["path"] == f"{address}#sha256={DIGEST}"
+
+
+def test_fetch_writes_the_lock_file_of_the_target(tmp_path: Path) -> None:
+    (tmp_path / "app.toml").write_text("")
+    (tmp_path / "link.toml").symlink_to("app.toml")
+    assert cli.main(["fetch", str(tmp_path / "link.toml")]) == 0
+    assert (tmp_path / "app.toml.lock").exists()
+    assert not (tmp_path / "link.toml.lock").exists()
 
 
 # ---- addresses ----

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,9 +24,21 @@ from ..errors import (
 from ..graph.files import model_bytes, read_model, require_onnx
 from ..graph.passes import FreeBatch
 from ..loading.registry import is_torch_module, load
-from .conversion import Check, Conversion, Imported, InputShape, Reference, Request, Sample, samples_by_name, shapes_of
+from .conversion import (
+    Check,
+    Conversion,
+    Imported,
+    InputShape,
+    Reference,
+    Request,
+    Sample,
+    argument,
+    samples_by_name,
+    shapes_of,
+)
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping, Sequence
 
     from ..accuracy.compare import Difference
@@ -59,7 +70,7 @@ def convert(
     free_batch: bool = True,
     check: bool = True,
     tolerance: float = DEFAULT_TOLERANCE,
-    python: str | None = None,
+    python: str | os.PathLike[str] | None = None,
     external_data: Any = None,
     samples: Mapping[str, Any] | Iterable[str] = (),
 ) -> Conversion:
@@ -85,8 +96,8 @@ def convert(
         BackendUnavailableError: a required package is not installed.
         ConfigError: shapes are missing or do not fit.
     """
-    if not isinstance(tolerance, Real) or not 0 <= tolerance < float("inf"):
-        raise ConfigError(f"tolerance must be a number from 0, not {tolerance!r}")
+    tolerance, free_batch = argument("tolerance", tolerance), argument("free_batch", free_batch)
+    inputs, outputs = argument("inputs", inputs), argument("outputs", outputs)
     source, module, kind = _source(model, external_data)
     if (inputs or outputs) and kind.key != "tensorflow-graph":
         raise ConfigError(
@@ -95,8 +106,9 @@ def convert(
     if python is not None and kind.key in ("pnnx", "torch-module"):
         raise ConfigError(f"python={python!r} is for files of frameworks; {kind.title} is converted in this process")
     request = Request(
-        source, module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, samples_by_name(samples)
-    )
+        source, module, shapes_of(shapes), tuple(inputs), tuple(outputs), argument("python", python),
+        argument("check", check), samples_by_name(samples),
+    )  # fmt: skip
     require_onnx("converting a model")
     imported = _importer(source, kind, installed=python is None)(request)
     if imported.alternative is None:

@@ -12,12 +12,12 @@ from ..core.text import logger
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.files import files_of
 from . import paddle
-from .conversion import Conversion, samples_by_name, shapes_of
+from .conversion import Conversion, argument
 from .converting import convert
 from .pnnx.graph import weights_file as pnnx_weights_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 __all__ = ["converted_source", "source_files"]
@@ -42,14 +42,13 @@ def converted_source(model: Any, arguments: Mapping[str, Any]) -> ModelSource:
 
     Raises:
         UnsupportedModelError: the results of the converted model differ from those of the source.
-        ConfigError: `convert()` has no such argument.
+        ConfigError: `convert()` has no such argument, or it has another type.
         ModelError, BackendUnavailableError: as `convert()`.
     """
     known = [name for name in convert.__kwdefaults__ or {} if name not in _OF_LOAD]
     if unknown := sorted(set(arguments) - set(known)):
         raise ConfigError(f"convert={{{unknown[0]!r}: ...}}: the arguments are {', '.join(known)}")
-    parsers: dict[str, Callable[[Any], Any]] = {"shapes": shapes_of, "samples": samples_by_name}
-    arguments = {name: parsers[name](value) if name in parsers else value for name, value in arguments.items()}
+    arguments = {name: argument(name, value) for name, value in arguments.items()}
     source = model if isinstance(model, ModelSource) else None
     if source is None or source.path is None:
         conversion = _checked(convert(model, **arguments))

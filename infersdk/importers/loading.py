@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from ..core.cache import Cache, key_of
@@ -15,6 +14,8 @@ from . import paddle
 from .conversion import Conversion, argument
 from .converting import convert
 from .pnnx.graph import weights_file as pnnx_weights_file
+from .processes import worker
+from .workers.versions import versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -110,12 +111,8 @@ def _key(source: ModelSource, arguments: Mapping[str, Any]) -> str:
         given["shapes"] = [[one.name, list(one.sizes), one.dtype] for one in given["shapes"]]
     if "samples" in given:
         given["samples"] = {name: [array.dtype.name, array.tolist()] for name, array in given["samples"].items()}
-    versions = {name: _version(name) for name in ("infersdk", *_PACKAGES)}
-    return key_of({"conversion": 2, "files": files, "arguments": given, "packages": versions})
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    packages: dict[str, Any] = versions(("infersdk", *_PACKAGES))
+    if (python := arguments.get("python")) is not None:
+        with worker("versions", python) as work:
+            packages = {"here": packages, "there": work.run({"packages": _PACKAGES})}
+    return key_of({"conversion": 2, "files": files, "arguments": given, "packages": packages})

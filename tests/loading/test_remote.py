@@ -19,6 +19,7 @@ import pytest
 
 from infersdk import bundles, cli
 from infersdk.config import read
+from infersdk.core.cache import Cache
 from infersdk.core.model_source import Address, is_address, with_digest
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ConfigError, ModelNotFoundError
@@ -413,6 +414,28 @@ def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:
     assert "the SHA-256 of the file is" in run(hub, tmp_path, use).stderr
     (tmp_path / "app.toml.lock").write_text("{}")
     assert "is not in the lock file" in run(hub, tmp_path, use).stderr
+
+
+def test_fetch_of_more_than_the_cache_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def download(address: Address, *_: Any) -> Path:
+        cache = Cache()
+        content = address.name.encode() * 1000
+        key = hashlib.sha256(content).hexdigest()
+        cache.put(key, content, kind="download", backend="", label=address.name)
+        return cache.path(key)
+
+    monkeypatch.setattr("infersdk.commands.fetch.download", download)
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("INFERSDK_CACHE_LIMIT", "10000")
+    config = tmp_path / "app.toml"
+    config.write_text("".join(f'[models.{name}]\npath = "https://example.com/{name}.onnx"\n' for name in "ab"))
+    assert cli.main(["fetch", str(config)]) == 2
+    assert "removed https://example.com/a.onnx" in capsys.readouterr().err
+    assert not (tmp_path / "app.toml.lock").exists()
+    monkeypatch.setenv("INFERSDK_CACHE_LIMIT", "0")
+    assert cli.main(["fetch", str(config)]) == 0
 
 
 @pytest.mark.parametrize("text", ["[1]", "[" * 100_000, '{"a":' * 100_000], ids=["list", "brackets", "braces"])

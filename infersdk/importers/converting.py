@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..accuracy.compare import Tolerance, difference
-from ..core.formats import FORMATS, FileFormat
+from ..core.formats import FORMATS, WEIGHTS_APART, FileFormat
 from ..core.model_source import ModelLike, ModelSource
 from ..core.text import logger
 from ..errors import (
@@ -51,8 +51,6 @@ __all__ = ["DEFAULT_TOLERANCE", "convert", "importable"]
 DEFAULT_TOLERANCE = 1e-4
 #: The minimum magnitude by which differences are scaled.
 _MIN_PEAK = 1e-6
-#: Convertible formats whose weights are in another file.
-_WEIGHTS_APART = frozenset({"pnnx", "paddle", "paddle-pir"})
 _log = logger("infersdk.importers")
 
 
@@ -179,7 +177,7 @@ def _source(model: Any, external_data: Any) -> tuple[ModelSource, Any, FileForma
         raise ModelFormatError(
             f"{str(source)!r} is {kind.title}, which cannot be converted; {kind.help_for(str(source))}"
         )
-    if external_data is not None and kind.key not in _WEIGHTS_APART:
+    if external_data is not None and kind.key not in WEIGHTS_APART:
         raise ConfigError(
             f"external_data is for a PNNX graph or a PaddlePaddle model in memory; {str(source)!r} is {kind.title}, "
             "which contains its weights"

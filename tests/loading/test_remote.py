@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from infersdk import bundles, cli
+from infersdk import bundles, cli, models
 from infersdk.config import read
 from infersdk.core.cache import Cache
-from infersdk.core.model_source import Address, is_address, with_digest
+from infersdk.core.model_source import Address, ModelSource, is_address, with_digest
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError, ModelNotFoundError
+from infersdk.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
 from infersdk.loading.remote import local_copy
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -463,6 +463,38 @@ def test_fetch_writes_the_lock_file_of_the_target(tmp_path: Path) -> None:
     assert cli.main(["fetch", str(tmp_path / "link.toml")]) == 0
     assert (tmp_path / "app.toml.lock").exists()
     assert not (tmp_path / "link.toml.lock").exists()
+
+
+# ---- the copy of a file ----
+
+
+@pytest.fixture(name="copied")
+def _copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The copy of any address."""
+    path = tmp_path / f"{DIGEST}.bin"
+    monkeypatch.setattr("infersdk.loading.remote.local_copy", lambda _: path)
+    return path
+
+
+def test_a_copy_has_the_name_of_its_address(copied: Path) -> None:
+    copied.write_bytes(DETECTOR.read_bytes())
+    source = ModelSource.of("https://example.com/a/digits.onnx?token=1")
+    assert (source.name, source.path) == ("digits.onnx", copied)
+    with models.load("https://example.com/a/digits.onnx", backend="onnxruntime") as model:
+        assert model.network.model.name == "digits.onnx"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("m.xml", b'<?xml version="1.0"?><net name="m" version="11">'),
+        ("m.pnnx.param", b"7767517\n1 1\npnnx.Input in0 0 1 0\n"),
+    ],
+)
+def test_a_model_with_weights_in_another_file_has_no_address(name: str, content: bytes, copied: Path) -> None:
+    copied.write_bytes(content)
+    with pytest.raises(UnsupportedModelError, match=rf"https://example.com/{name} is .*, whose weights are in another"):
+        ModelSource.of(f"https://example.com/{name}#sha256={DIGEST}")
 
 
 # ---- addresses ----

@@ -151,7 +151,8 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any], *, locked: bool = T
     """A configuration as a dict: from a file (by its suffix .toml, .yaml, .yml or .json), or a mapping as it is.
 
     Relative paths of model files, of class names and of the keys of bundles are made relative to the folder of the
-    configuration. Addresses get the checksums of its lock file, which `infersdk fetch` writes.
+    configuration. Addresses get the checksums of its lock file, which `infersdk fetch` writes. The folder and the lock
+    file of a link are those of its target.
 
     Args:
         locked: whether the lock file is read.
@@ -170,13 +171,13 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any], *, locked: bool = T
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from None
     if not isinstance(source, Mapping):
-        lock = _read_lock(lock_path(Path(source))) if locked else None
-        _anchor_paths(data, Path(source).resolve().parent, lock)
+        file = Path(source).resolve()
+        _anchor_paths(data, file.parent, _read_lock(lock_path(file)) if locked else None)
     return data
 
 
 def lock_path(config: Path) -> Path:
-    """The lock file of a configuration: `app.toml.lock`."""
+    """The lock file of a configuration, which is not a link: `app.toml.lock`."""
     return config.with_name(f"{config.name}.lock")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 import msgspec
 import numpy as np
 
+from ..core.formats import FORMATS
 from ..core.model_source import ModelSource, is_address, with_digest
 from ..core.text import logger
 from ..errors import ConfigError, InferenceError, UnsupportedModelError, nearest
@@ -92,9 +93,10 @@ def load(
 
 
 def _local(path: ModelLike | Infer, sha256: str | None) -> ModelLike | Infer:
-    """A model; of an address the file that it names."""
+    """A model; of an address the file that it names, and the path of a bundle."""
     if is_address(path):
-        return ModelSource.of(with_digest(path, sha256)).path or path
+        source = ModelSource.of(with_digest(path, sha256))
+        return source.path if source.path is not None and source.format is FORMATS["bundle"] else source
     if sha256 is not None:
         raise ConfigError(f"sha256= is for an address, hf://org/name@revision/file.onnx for example, not for {path!r}")
     return path

@@ -10,6 +10,8 @@ from typing import Any
 from ..config import addresses_of, lock_path, read
 from ..core.files import atomic_write, file_digest
 from ..core.model_source import Address, is_address
+from ..core.text import without_password
+from ..errors import OutputError
 from ..loading.remote import commit_of, download
 from .common import print_text
 from .progress import show_progress
@@ -30,14 +32,22 @@ def run(arguments: argparse.Namespace) -> int:
     if is_address(arguments.source):
         _fetch(arguments.source)
         return 0
-    config = Path(arguments.source)
-    entries = {address: _fetch(address) for address in addresses_of(read(config, locked=False))}
-    atomic_write(lock_path(config), json.dumps(entries, indent=1) + "\n")
-    print_text(f"{lock_path(config)}: {len(entries)} files")
+    fetched = {address: _fetch(address) for address in addresses_of(read(arguments.source, locked=False))}
+    entries = {address: entry for address, (_, entry) in fetched.items()}
+    if removed := [address for address, (path, _) in fetched.items() if not path.exists()]:
+        raise OutputError(
+            f"the cache removed {without_password(removed[0])} for a later file: the files of the configuration have "
+            f"{sum(entry['size'] for entry in entries.values()):,} bytes; set INFERSDK_CACHE_LIMIT to a larger size, "
+            "or to 0 for no limit"
+        )
+    lock = lock_path(Path(arguments.source).resolve())
+    atomic_write(lock, json.dumps(entries, indent=1) + "\n")
+    print_text(f"{lock}: {len(entries)} files")
     return 0
 
 
-def _fetch(text: str) -> dict[str, Any]:
+def _fetch(text: str) -> tuple[Path, dict[str, Any]]:
+    """The file of an address, and its entry in the lock file."""
     address = Address.parse(text)
     if address.protocol == "hf" and not address.is_pinned:
         address = Address.parse(f"hf://{address.repository}@{commit_of(address)}/{address.file}")
@@ -46,4 +56,4 @@ def _fetch(text: str) -> dict[str, Any]:
         path = download(address, lambda done, size: progress.report(title, done / size if size else 0.0))
     sha256, size = file_digest(path), path.stat().st_size
     print_text(f"{address.shown}#sha256={sha256} ({size:,} bytes)")
-    return {"address": address.location, "sha256": sha256, "size": size}
+    return path, {"address": address.location, "sha256": sha256, "size": size}

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["FORMATS", "FileFormat", "byte_fields", "format_of", "varint"]
+__all__ = ["FORMATS", "WEIGHTS_APART", "FileFormat", "byte_fields", "format_of", "varint"]
 
 
 class FileFormat(msgspec.Struct, frozen=True):
@@ -169,6 +169,8 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (257, b"ustar", "archive"),
 )
 
+#: Formats whose weights are in another file.
+WEIGHTS_APART = frozenset({"openvino", "pnnx", "paddle", "paddle-pir"})
 #: Formats that the suffix alone decides.
 _PROTOBUF_SUFFIXES = {".mlmodel": "coreml"}
 

@@ -30,7 +30,7 @@ from ..errors import (
     relative_to,
 )
 from .files import digest_of, open_regular
-from .formats import FORMATS, FileFormat, byte_fields, format_of
+from .formats import FORMATS, WEIGHTS_APART, FileFormat, byte_fields, format_of
 from .text import HEX_32, without_password
 
 __all__ = ["KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "is_address", "with_digest"]
@@ -126,7 +126,7 @@ class ModelSource(os.PathLike[str]):
         origin: the file that it is, or that a model in memory was made from, by a conversion for example; None for a
             model that is given in memory.
         content: the bytes of a model in memory; None for a file, and after `forget()`.
-        name: its name in messages: the file's name.
+        name: its name in messages: the file's name, or that in the address.
         external_data: where the weights are that the model keeps outside of itself: a folder, or for an OpenVINO IR in
             memory its .bin file. None where nothing outside may be read.
         passes: changes of its graph to make before it is loaded, in this order: see `infersdk.graph.passes`.
@@ -165,6 +165,7 @@ class ModelSource(os.PathLike[str]):
         Raises:
             ModelNotFoundError: the path is empty, or there is nothing at it.
             ModelFormatError: it is a folder, or empty.
+            UnsupportedModelError: it is the address of a model whose weights are in another file.
             ConfigError: the path is not UTF-8; or `external_data` is given with a path, or does not exist.
             InputError: `model` is something else.
         """
@@ -173,7 +174,8 @@ class ModelSource(os.PathLike[str]):
         if isinstance(model, str) and not model:
             raise ModelNotFoundError("the path of the model is empty; give that of a model file")
         if is_address(model):
-            return cls.of(importlib.import_module("..loading.remote", __package__).local_copy(model), external_data)
+            source = cls.of(importlib.import_module("..loading.remote", __package__).local_copy(model), external_data)
+            return source._of_address(Address.parse(model))
         if isinstance(model, (str, os.PathLike)):
             if external_data is not None:
                 raise ConfigError(
@@ -187,6 +189,18 @@ class ModelSource(os.PathLike[str]):
         if folder is not None and not os.path.exists(folder):
             raise ConfigError(f"external_data: there is nothing at {str(folder)!r}{relative_to(folder)}")
         return cls(None, content, name=name, external_data=folder)
+
+    def _of_address(self, address: Address) -> ModelSource:
+        """This copy of the file of an address, under the name that the file has there."""
+        if self.name == address.name:  # the cache of the hub keeps names, and files next to each other
+            return self
+        self.name = address.name or self.name
+        if self.format is not None and self.format.key in WEIGHTS_APART:
+            raise UnsupportedModelError(
+                f"{address.shown} is {self.format.title}, whose weights are in another file, and an address names one "
+                "file; download both into one folder, and give the path of the model"
+            )
+        return self
 
     @functools.cached_property
     def format(self) -> FileFormat | None:

@@ -1,6 +1,8 @@
 """Conversion of models of other frameworks to ONNX: PNNX, Keras, PyTorch, TensorFlow and PaddlePaddle.
 
-conversion = infersdk.importers.convert("model.pnnx.param")
+from infersdk.importers import convert
+
+conversion = convert("model.pnnx.param")
 print(conversion.verdict)                       # checked against ...: largest difference ...
 conversion.save("model.onnx")
 

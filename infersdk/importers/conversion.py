@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,15 +16,14 @@ from ..errors import ConfigError, UnsupportedModelError
 from .workers.exchange import NotHeldError, converted_values
 
 if TYPE_CHECKING:
-    import os
     from pathlib import Path
 
     from ..accuracy.compare import Difference
     from ..core.model_source import ModelSource
 
 __all__ = [
-    "Check", "Conversion", "Imported", "InputShape", "Reference", "Request", "Sample", "missing_operators",
-    "samples_by_name", "shapes_of",
+    "Check", "Conversion", "Imported", "InputShape", "Reference", "Request", "Sample", "argument",
+    "missing_operators", "samples_by_name", "shapes_of",
 ]  # fmt: skip
 
 
@@ -101,7 +103,10 @@ def _shape(name: str, given: Any) -> InputShape:
 
 
 def _check_once(what: str, names: Iterable[str]) -> None:
-    """Raises ConfigError for the name of an input that occurs twice."""
+    """Raises ConfigError for the name of an input that is not text, or occurs twice."""
+    names = list(names)
+    if odd := [name for name in names if not isinstance(name, str)]:
+        raise ConfigError(f"the name of an input must be text, not {odd[0]!r}")
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ConfigError(f"input {twice[0]!r} has more than one {what}; give one")
@@ -127,6 +132,8 @@ def samples_by_name(given: Mapping[str, Any] | Iterable[str]) -> dict[str, Any]:
             array = np.empty(0)
         if array.dtype.kind not in "biuf" or not array.size:
             raise ConfigError(f"the values of input {name!r} must be an array of one or more numbers, not {values!r}")
+        if array.dtype.itemsize > 8:
+            raise ConfigError(f"the values of input {name!r} are {array.dtype}; give numbers of up to 64 bits")
         result[name] = array
     return result
 
@@ -150,6 +157,35 @@ def _sample(text: str) -> tuple[str, Any]:
         raise ConfigError(f"input {text!r}: {error}") from None
     except (ValueError, TypeError, OverflowError):
         raise ConfigError(f"input {text!r} is not of the form NAME=0,3,5[:int64] or NAME=FILE.npy") from None
+
+
+def argument(name: str, value: Any) -> Any:
+    """Converts an argument of `convert()` to plain values.
+
+    Raises:
+        ConfigError: it has another type, or it is out of range.
+    """
+    result, wanted = value, ""
+    if name in ("shapes", "samples"):
+        return shapes_of(value) if name == "shapes" else samples_by_name(value)
+    if name in ("inputs", "outputs"):
+        result = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+        wanted = "" if all(isinstance(one, str) for one in result) else "names such as ['x:0']"
+    elif name in ("check", "free_batch"):
+        valid = isinstance(value, (bool, np.bool_))
+        result, wanted = (bool(value), "") if valid else (value, "True or False")
+    elif name == "tolerance":
+        wanted = "a number from 0"
+        if isinstance(value, Real) and not isinstance(value, bool):
+            with contextlib.suppress(OverflowError):  # of a large int
+                result = float(value)
+                wanted = "" if 0 <= result < float("inf") else wanted
+    elif name == "python" and value is not None:
+        result = os.fspath(value) if isinstance(value, os.PathLike) else value
+        wanted = "" if isinstance(result, str) and result else "the path of a Python interpreter, or None"
+    if wanted:
+        raise ConfigError(f"{name} must be {wanted}, not {value!r}")
+    return result
 
 
 @dataclass(frozen=True)

@@ -5,25 +5,44 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.util
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..accuracy.compare import Tolerance, difference
-from ..core.formats import FORMATS, FileFormat
+from ..core.formats import FORMATS, WEIGHTS_APART, FileFormat
 from ..core.model_source import ModelLike, ModelSource
 from ..core.text import logger
-from ..errors import BackendUnavailableError, ConfigError, InferSDKError, ModelFormatError, UnsupportedModelError
+from ..errors import (
+    BackendUnavailableError,
+    ConfigError,
+    InferSDKError,
+    ModelFormatError,
+    ShapeError,
+    UnsupportedModelError,
+)
 from ..graph.files import model_bytes, read_model, require_onnx
 from ..graph.passes import FreeBatch
 from ..loading.registry import is_torch_module, load
-from .conversion import Check, Conversion, Imported, InputShape, Reference, Request, Sample, samples_by_name, shapes_of
+from .conversion import (
+    Check,
+    Conversion,
+    Imported,
+    InputShape,
+    Reference,
+    Request,
+    Sample,
+    argument,
+    samples_by_name,
+    shapes_of,
+)
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping, Sequence
 
     from ..accuracy.compare import Difference
+    from ..core.tensor_spec import TensorSpec
     from ..infer import Infer
 
 __all__ = ["DEFAULT_TOLERANCE", "convert", "importable"]
@@ -32,8 +51,6 @@ __all__ = ["DEFAULT_TOLERANCE", "convert", "importable"]
 DEFAULT_TOLERANCE = 1e-4
 #: The minimum magnitude by which differences are scaled.
 _MIN_PEAK = 1e-6
-#: Convertible formats whose weights are in another file.
-_WEIGHTS_APART = frozenset({"pnnx", "paddle", "paddle-pir"})
 _log = logger("infersdk.importers")
 
 
@@ -51,7 +68,7 @@ def convert(
     free_batch: bool = True,
     check: bool = True,
     tolerance: float = DEFAULT_TOLERANCE,
-    python: str | None = None,
+    python: str | os.PathLike[str] | None = None,
     external_data: Any = None,
     samples: Mapping[str, Any] | Iterable[str] = (),
 ) -> Conversion:
@@ -77,8 +94,8 @@ def convert(
         BackendUnavailableError: a required package is not installed.
         ConfigError: shapes are missing or do not fit.
     """
-    if not isinstance(tolerance, Real) or not 0 <= tolerance < float("inf"):
-        raise ConfigError(f"tolerance must be a number from 0, not {tolerance!r}")
+    tolerance, free_batch = argument("tolerance", tolerance), argument("free_batch", free_batch)
+    inputs, outputs = argument("inputs", inputs), argument("outputs", outputs)
     source, module, kind = _source(model, external_data)
     if (inputs or outputs) and kind.key != "tensorflow-graph":
         raise ConfigError(
@@ -87,8 +104,9 @@ def convert(
     if python is not None and kind.key in ("pnnx", "torch-module"):
         raise ConfigError(f"python={python!r} is for files of frameworks; {kind.title} is converted in this process")
     request = Request(
-        source, module, shapes_of(shapes), tuple(inputs), tuple(outputs), python, check, samples_by_name(samples)
-    )
+        source, module, shapes_of(shapes), tuple(inputs), tuple(outputs), argument("python", python),
+        argument("check", check), samples_by_name(samples),
+    )  # fmt: skip
     require_onnx("converting a model")
     imported = _importer(source, kind, installed=python is None)(request)
     if imported.alternative is None:
@@ -159,7 +177,7 @@ def _source(model: Any, external_data: Any) -> tuple[ModelSource, Any, FileForma
         raise ModelFormatError(
             f"{str(source)!r} is {kind.title}, which cannot be converted; {kind.help_for(str(source))}"
         )
-    if external_data is not None and kind.key not in _WEIGHTS_APART:
+    if external_data is not None and kind.key not in WEIGHTS_APART:
         raise ConfigError(
             f"external_data is for a PNNX graph or a PaddlePaddle model in memory; {str(source)!r} is {kind.title}, "
             "which contains its weights"
@@ -213,25 +231,41 @@ def _check(model: ModelSource, reference: Reference, tolerance: float) -> Check:
 
     Raises:
         BackendUnavailableError: ONNX Runtime is not installed.
-        InferSDKError: ONNX Runtime does not load or run the model.
+        InferSDKError: ONNX Runtime does not load or run the model, or a result has another shape than the model
+            declares.
     """
     differences: list[Difference] = []
     scaled = 0.0
     with load(model, "onnxruntime") as infer:
-        names = [spec.name for spec in infer.output_specs]
+        specs = infer.output_specs
         for sample in reference.samples:
             outputs = list(_run(infer, sample.inputs).values())
             if len(outputs) != len(sample.outputs):
                 raise UnsupportedModelError(
                     f"the model has {len(outputs)} outputs, and the source {len(sample.outputs)}"
                 )
-            for name, expected, result in zip(names, sample.outputs, outputs, strict=True):
-                one = difference(expected, result, Tolerance(1e30, 1e30, 2.0), name=name)
+            for spec, expected, result in zip(specs, sample.outputs, outputs, strict=True):
+                _check_shape(spec, np.shape(result))
+                one = difference(expected, result, Tolerance(1e30, 1e30, 2.0), name=spec.name)
                 differences.append(one)
                 scaled = max(scaled, one.max_abs / max(_MIN_PEAK, _peak(expected)) if not one.note else float("inf"))
+    names = [spec.name for spec in specs]
     worst = {name: max((one for one in differences if one.name == name), key=lambda one: one.max_abs) for name in names}
     rounds = len(reference.samples)
     return Check(reference.runtime, rounds, tolerance, tuple(worst.values()), scaled, scaled <= tolerance)
+
+
+def _check_shape(spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Raises UnsupportedModelError for a result that does not fit its output. () also stands for an unknown rank."""
+    try:
+        if spec.shape:
+            spec.check(shape, side="output")
+    except ShapeError:
+        raise UnsupportedModelError(
+            f"output {spec.name!r} of the converted model has the shape {spec.text}, and its result has the shape "
+            f"{shape}: the converter computes other sizes than ONNX Runtime. Use a backend that reads the source, or "
+            "change the sizes in the source"
+        ) from None
 
 
 def _without_numbers(reference: Reference) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from ..core.cache import Cache, key_of
@@ -12,12 +11,14 @@ from ..core.text import logger
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.files import files_of
 from . import paddle
-from .conversion import Conversion, samples_by_name, shapes_of
+from .conversion import Conversion, argument
 from .converting import convert
 from .pnnx.graph import weights_file as pnnx_weights_file
+from .processes import worker
+from .workers.versions import versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 __all__ = ["converted_source", "source_files"]
@@ -42,14 +43,13 @@ def converted_source(model: Any, arguments: Mapping[str, Any]) -> ModelSource:
 
     Raises:
         UnsupportedModelError: the results of the converted model differ from those of the source.
-        ConfigError: `convert()` has no such argument.
+        ConfigError: `convert()` has no such argument, or it has another type.
         ModelError, BackendUnavailableError: as `convert()`.
     """
     known = [name for name in convert.__kwdefaults__ or {} if name not in _OF_LOAD]
     if unknown := sorted(set(arguments) - set(known)):
         raise ConfigError(f"convert={{{unknown[0]!r}: ...}}: the arguments are {', '.join(known)}")
-    parsers: dict[str, Callable[[Any], Any]] = {"shapes": shapes_of, "samples": samples_by_name}
-    arguments = {name: parsers[name](value) if name in parsers else value for name, value in arguments.items()}
+    arguments = {name: argument(name, value) for name, value in arguments.items()}
     source = model if isinstance(model, ModelSource) else None
     if source is None or source.path is None:
         conversion = _checked(convert(model, **arguments))
@@ -111,12 +111,8 @@ def _key(source: ModelSource, arguments: Mapping[str, Any]) -> str:
         given["shapes"] = [[one.name, list(one.sizes), one.dtype] for one in given["shapes"]]
     if "samples" in given:
         given["samples"] = {name: [array.dtype.name, array.tolist()] for name, array in given["samples"].items()}
-    versions = {name: _version(name) for name in ("infersdk", *_PACKAGES)}
-    return key_of({"conversion": 2, "files": files, "arguments": given, "packages": versions})
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    packages: dict[str, Any] = versions(("infersdk", *_PACKAGES))
+    if (python := arguments.get("python")) is not None:
+        with worker("versions", python) as work:
+            packages = {"here": packages, "there": work.run({"packages": _PACKAGES})}
+    return key_of({"conversion": 2, "files": files, "arguments": given, "packages": packages})

@@ -45,6 +45,11 @@ def main() -> None:
         tf.saved_model.save(module, str(folder / name), signatures={"serving_default": concrete})
         frozen = convert_variables_to_constants_v2(concrete).graph.as_graph_def()
         (folder / f"{name}.pb").write_bytes(frozen.SerializeToString())
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, (None, 4, 4, 8), name="x")
+        tf.nn.top_k(x, 3, name="top")
+        tf.compat.v1.nn.fused_batch_norm(x, *[tf.ones(8)] * 4, is_training=False, name="normal")
+        (folder / "ends.pb").write_bytes(graph.as_graph_def().SerializeToString())
     converter = tf.lite.TFLiteConverter.from_saved_model(str(folder / "convolutions"))
     (folder / "convolutions.tflite").write_bytes(converter.convert())
 

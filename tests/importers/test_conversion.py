@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk.errors import ConfigError, InferSDKError
+import infersdk
+from infersdk.errors import ConfigError, InferSDKError, UnsupportedModelError
 from infersdk.importers import InputShape, convert
-from infersdk.importers.conversion import Imported, Reference, Sample, samples_by_name, shapes_of
+from infersdk.importers.conversion import Imported, Reference, Sample, argument, samples_by_name, shapes_of
 
 
 @pytest.mark.parametrize(
@@ -54,6 +55,11 @@ def test_wrong_shapes(given: Any, message: str) -> None:
     [
         (None, r"samples are \{'offsets': \[0, 3, 5\]\}.*not None"),
         ({"x": [[1, 2], [3]]}, r"input 'x' must be an array of one or more numbers, not \[\[1, 2\], \[3\]\]"),
+        pytest.param(
+            {"x": np.ones(2, np.longdouble)}, "give numbers of up to 64 bits",
+            marks=pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="a long double has 64 bits"),
+        ),
+        ({1: [1]}, "the name of an input must be text, not 1"),
         (["x=1", "x=2"], "input 'x' has more than one sample"),
         (["x=300:uint8"], r"uint8 does not hold \[300\]"),
         (["x=-1:uint16"], r"uint16 does not hold \[-1\]"),
@@ -61,7 +67,7 @@ def test_wrong_shapes(given: Any, message: str) -> None:
         (["x=70000:float16"], r"float16 does not hold \[70000.0\]"),
         (["x=99999999999999999999"], r"int64 does not hold \[99999999999999999999\]"),
     ],
-)
+)  # fmt: skip
 def test_wrong_samples(given: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         samples_by_name(given)
@@ -72,26 +78,64 @@ def test_one_sample_as_a_text() -> None:
     assert (array.tolist(), array.dtype) == ([0, 255], np.uint8)
 
 
-@pytest.mark.parametrize("tolerance", ["1e-4", None, -1, float("nan")])
-def test_wrong_tolerances(tolerance: Any) -> None:
-    with pytest.raises(ConfigError, match="tolerance must be a number from 0, not"):
-        convert("m.pt", tolerance=tolerance)
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        *(
+            ("tolerance", value, "a number from 0")
+            for value in ("1e-4", None, -1, float("nan"), np.float32("inf"), True)
+        ),
+        pytest.param("tolerance", 10**400, "a number from 0", id="tolerance-huge"),
+        *(("python", value, "the path of a Python interpreter, or None") for value in (3, "", b"python", np.ones(2))),
+        *(("inputs", value, r"names such as \['x:0'\]") for value in (None, [1])),
+        ("check", "no", "True or False"),
+        ("check", np.ones(2), "True or False"),
+        ("free_batch", None, "True or False"),
+    ],
+)
+def test_wrong_arguments(name: str, value: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / "net.tflite").write_bytes(b"\x1c\0\0\0TFL3")
+    for use in (convert, lambda model, **options: infersdk.load(model, "onnxruntime", convert=options)):
+        with pytest.raises(ConfigError, match=f"{name} must be {message}, not"):
+            use(tmp_path / "net.tflite", **{name: value})
+
+
+def test_arguments_become_plain_values() -> None:
+    assert argument("tolerance", np.float32(0.5)) == 0.5
+    assert argument("python", Path("/usr/bin/python3")) == str(Path("/usr/bin/python3"))
+    assert argument("check", np.True_) is True
+    assert argument("inputs", "x:0") == ("x:0",)
+
+
+def exported(graph: str, sample: Sample, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that an importer converts to the given ONNX graph."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {graph}').SerializeToString()
+    imported = Imported(model, Reference("PyTorch", (sample,)))
+    monkeypatch.setattr("infersdk.importers.torch.import_checkpoint", lambda _: imported)
+    with zipfile.ZipFile(folder / "net.pt", "w") as archive:
+        archive.writestr("net/data.pkl", b"")
+    return folder / "net.pt"
 
 
 @pytest.mark.parametrize("free_batch", [True, False])
 def test_an_error_in_an_exported_model_names_the_source(
     free_batch: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    wrong = onnx.parser.parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { y = Abs(z) }'
-    )
-    reference = Reference("PyTorch", (Sample([np.ones(1)], [np.ones(1)]),))
-    monkeypatch.setattr(
-        "infersdk.importers.torch.import_checkpoint", lambda _: Imported(wrong.SerializeToString(), reference)
-    )
-    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
-        archive.writestr("net/data.pkl", b"")
+    sample = Sample([np.ones(1)], [np.ones(1)])
+    path = exported("(float[n] x) => (float[n] y) { y = Abs(z) }", sample, tmp_path, monkeypatch)
     with pytest.raises(InferSDKError, match=r"net\.pt in ONNX'"):
-        convert(tmp_path / "net.pt", free_batch=free_batch)
+        convert(path, free_batch=free_batch)
+
+
+def test_a_result_has_the_shape_of_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX rounds 9 * 1.4444444 down for the shape, and ONNX Runtime computes 13."""
+    graph = (
+        "(float[1, 1, 9, 1] x) => (float[1, 1, 12, 1] y) <float[4] s = {1.0, 1.0, 1.4444444, 1.0}> "
+        "{ y = Resize(x, , s) }"
+    )
+    sample = Sample([np.ones((1, 1, 9, 1))], [np.ones((1, 1, 13, 1))])
+    path = exported(graph, sample, tmp_path, monkeypatch)
+    with pytest.raises(UnsupportedModelError, match=r"'y' .*shape \(1, 1, 12, 1\).* \(1, 1, 13, 1\)"):
+        convert(path, free_batch=False)

@@ -185,6 +185,17 @@ def test_files_of_keras_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert conversion.notes[1] == "LSTM: each step is a copy of the cell"
 
 
+def test_an_embedding_within_a_nested_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number of rows limits the random inputs."""
+    require("keras")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    import keras
+
+    inner = keras.Sequential([keras.Input((4,), dtype="int32"), keras.layers.Embedding(3, 2)])
+    x = keras.Input((4,), dtype="int32")
+    assert keras_export.least_rows(keras.Model(x, inner(x))) == 3
+
+
 def test_the_framework_and_its_reason_are_named(tmp_path: Path) -> None:
     require("keras")
     path, _, _ = model_file("shared_dense", tmp_path)

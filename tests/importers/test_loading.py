@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import infersdk
 from infersdk import device_count
 from infersdk.core.cache import Cache
 from infersdk.core.model_source import ModelSource
+from infersdk.importers import Conversion
 from infersdk.importers.loading import converted_source
 from infersdk.importers.workers.keras_export import PACKAGES
 
@@ -106,6 +108,29 @@ def test_a_file_is_converted_once_by_its_content(kind: str, tmp_path: Path) -> N
     other, _, changed = FORMATS[kind](tmp_path / "c", scale=0.5)
     np.testing.assert_allclose(results(other, "onnxruntime", x), changed, rtol=1e-4, atol=1e-5)
     assert kept("conversion") == 2
+
+
+def test_a_package_of_another_interpreter_is_upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is converted again."""
+    (tmp_path / "net.tflite").write_bytes(b"\x1c\0\0\0TFL3")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    converted = Conversion("net.tflite", "tflite", b"onnx", None, "not requested", ())
+    calls: list[Any] = []
+
+    def convert(model: Any, *, python: Any = None) -> Conversion:
+        calls.append(model)
+        return converted
+
+    monkeypatch.setattr("infersdk.importers.loading.convert", convert)
+    source = ModelSource.of(tmp_path / "net.tflite")
+    for version in ("1.98", "1.98", "1.99"):
+        about = tmp_path / "tf2onnx-1.dist-info" / "METADATA"
+        about.parent.mkdir(exist_ok=True)
+        about.write_text(f"Metadata-Version: 2.1\nName: tf2onnx\nVersion: {version}\n")
+        converted_source(source, {"python": python})
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -114,6 +114,14 @@ def test_each_format_becomes_onnx(name: str, made: Path) -> None:
 
 @pytest.mark.slow
 @needs_tensorflow
+def test_all_results_of_an_operator_are_outputs(made: Path) -> None:
+    """Those of a batch normalisation for training are not."""
+    conversion = converted(made / "ends.pb", python=PYTHON)
+    assert [one.name for one in conversion.check.outputs] == ["top:0", "top:1", "normal:0"]
+
+
+@pytest.mark.slow
+@needs_tensorflow
 def test_loading_converts_and_keeps(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
     for _ in range(2):

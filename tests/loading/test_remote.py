@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from infersdk import bundles
+from infersdk import bundles, cli, models
 from infersdk.config import read
-from infersdk.core.model_source import Address, is_address, with_digest
+from infersdk.core.cache import Cache
+from infersdk.core.model_source import Address, ModelSource, is_address, with_digest
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ConfigError, ModelNotFoundError
+from infersdk.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
 from infersdk.loading.remote import local_copy
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -415,12 +416,85 @@ def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:
     assert "is not in the lock file" in run(hub, tmp_path, use).stderr
 
 
+def test_fetch_of_more_than_the_cache_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def download(address: Address, *_: Any) -> Path:
+        cache = Cache()
+        content = address.name.encode() * 1000
+        key = hashlib.sha256(content).hexdigest()
+        cache.put(key, content, kind="download", backend="", label=address.name)
+        return cache.path(key)
+
+    monkeypatch.setattr("infersdk.commands.fetch.download", download)
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("INFERSDK_CACHE_LIMIT", "10000")
+    config = tmp_path / "app.toml"
+    config.write_text("".join(f'[models.{name}]\npath = "https://example.com/{name}.onnx"\n' for name in "ab"))
+    assert cli.main(["fetch", str(config)]) == 2
+    assert "removed https://example.com/a.onnx" in capsys.readouterr().err
+    assert not (tmp_path / "app.toml.lock").exists()
+    monkeypatch.setenv("INFERSDK_CACHE_LIMIT", "0")
+    assert cli.main(["fetch", str(config)]) == 0
+
+
 @pytest.mark.parametrize("text", ["[1]", "[" * 100_000, '{"a":' * 100_000], ids=["list", "brackets", "braces"])
 def test_a_damaged_lock_file(text: str, tmp_path: Path) -> None:
     (tmp_path / "app.toml").write_text('[models.digits]\ntype = "yolov5"\npath = "hf://org/digits/onnx/model.onnx"\n')
     (tmp_path / "app.toml.lock").write_text(text)
     with pytest.raises(ConfigError, match=r"app\.toml\.lock' is damaged"):
         read(tmp_path / "app.toml")
+
+
+def test_the_lock_file_of_a_link_is_that_of_its_target(tmp_path: Path) -> None:
+    address = "https://example.com/model.onnx"
+    (tmp_path / "app.toml").write_text(f'[models.digits]\npath = "{address}"\n')
+    entry = {"address": address, "sha256": DIGEST, "size": 1}
+    (tmp_path / "app.toml.lock").write_text(json.dumps({address: entry}))
+    link = tmp_path / "links" / "app.toml"
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "app.toml")
+    assert read(link)["models"]["digits"]["path"] == f"{address}#sha256={DIGEST}"
+
+
+def test_fetch_writes_the_lock_file_of_the_target(tmp_path: Path) -> None:
+    (tmp_path / "app.toml").write_text("")
+    (tmp_path / "link.toml").symlink_to("app.toml")
+    assert cli.main(["fetch", str(tmp_path / "link.toml")]) == 0
+    assert (tmp_path / "app.toml.lock").exists()
+    assert not (tmp_path / "link.toml.lock").exists()
+
+
+# ---- the copy of a file ----
+
+
+@pytest.fixture(name="copied")
+def _copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The copy of any address."""
+    path = tmp_path / f"{DIGEST}.bin"
+    monkeypatch.setattr("infersdk.loading.remote.local_copy", lambda _: path)
+    return path
+
+
+def test_a_copy_has_the_name_of_its_address(copied: Path) -> None:
+    copied.write_bytes(DETECTOR.read_bytes())
+    source = ModelSource.of("https://example.com/a/digits.onnx?token=1")
+    assert (source.name, source.path) == ("digits.onnx", copied)
+    with models.load("https://example.com/a/digits.onnx", backend="onnxruntime") as model:
+        assert model.network.model.name == "digits.onnx"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("m.xml", b'<?xml version="1.0"?><net name="m" version="11">'),
+        ("m.pnnx.param", b"7767517\n1 1\npnnx.Input in0 0 1 0\n"),
+    ],
+)
+def test_a_model_with_weights_in_another_file_has_no_address(name: str, content: bytes, copied: Path) -> None:
+    copied.write_bytes(content)
+    with pytest.raises(UnsupportedModelError, match=rf"https://example.com/{name} is .*, whose weights are in another"):
+        ModelSource.of(f"https://example.com/{name}#sha256={DIGEST}")
 
 
 # ---- addresses ----

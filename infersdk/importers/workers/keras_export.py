@@ -42,7 +42,9 @@ def output_names(names: Sequence[str]) -> list[str]:
 
 def least_rows(model: Any) -> int | None:
     """The rows of the smallest Embedding, whose inputs must be smaller integers; None without an Embedding."""
-    return min((layer.input_dim for layer in model.layers if type(layer).__name__ == "Embedding"), default=None)
+    return min(
+        (layer.input_dim for layer in model._flatten_layers() if type(layer).__name__ == "Embedding"), default=None
+    )
 
 
 def check_onnx(path: Path, inputs: int) -> None:

@@ -35,8 +35,11 @@ def check_operators(nodes: Any, saved: bool) -> None:
 # ---- frozen graphs ----
 
 
-def graph_ends(definition: Any, request: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The given inputs and outputs of a graph, or its placeholders and unused results."""
+def graph_ends(graph: Any, definition: Any, request: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The given inputs and outputs of a graph, or its placeholders and all results of unused nodes.
+
+    Only the first result of a batch normalisation counts; the others are for training.
+    """
     names = [node.name for node in definition.node]
     inputs = list(request["inputs"]) or [
         f"{node.name}:0"
@@ -44,12 +47,12 @@ def graph_ends(definition: Any, request: dict[str, Any]) -> tuple[list[str], lis
         if node.op in ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
     ]
     taken = {source.lstrip("^").partition(":")[0] for node in definition.node for source in node.input}
-    silent = ("Const", "Placeholder", "NoOp", "Assert", "PlaceholderV2", "PlaceholderWithDefault")
+    silent = ("Const", "Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
     outputs = list(request["outputs"]) or [
-        f"{node.name}:{index}"
+        tensor.name
         for node in definition.node
         if node.name not in taken and node.op not in silent
-        for index in range(result_count(node))
+        for tensor in graph.get_operation_by_name(node.name).outputs[: 1 if "BatchNorm" in node.op else None]
     ]
     inputs, outputs = ([name if ":" in name else f"{name}:0" for name in side] for side in (inputs, outputs))
     for name in (*inputs, *outputs):
@@ -62,15 +65,6 @@ def graph_ends(definition: Any, request: dict[str, Any]) -> tuple[list[str], lis
     return inputs, outputs
 
 
-def result_count(node: Any) -> int:
-    """The number of outputs of a node without users."""
-    if node.op == "Split":
-        return int(node.attr["num_split"].i)
-    if node.op in ("SplitV", "Unpack"):
-        return int(node.attr["num_split" if node.op == "SplitV" else "num"].i)
-    return 1
-
-
 def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[str, Any]:
     import tensorflow as tf
 
@@ -80,13 +74,13 @@ def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[s
     except Exception as error:
         raise RefusedError(f"the file is not a TensorFlow graph: {error}", "format") from None
     check_operators([*definition.node, *(n for f in definition.library.function for n in f.node_def)], saved=False)
-    inputs, outputs = graph_ends(definition, request)
     graph = tf.Graph()
     with graph.as_default():
         try:
             tf.import_graph_def(definition, name="")
         except Exception as error:
             raise RefusedError(f"TensorFlow cannot import the graph: {str(error)[:300]}", "format") from None
+    inputs, outputs = graph_ends(graph, definition, request)
     tensors = [graph.get_tensor_by_name(name) for name in inputs]
     names = [name.rpartition(":")[0] for name in inputs]
     given = [{**one, "name": one["name"].partition(":")[0]} for one in request["shapes"]]

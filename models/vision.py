@@ -14,7 +14,7 @@ import msgspec
 from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
-from ..loading.registry import load, option_names
+from ..loading.registry import is_configuration, load, option_names
 from .canvases import Canvases, CanvasPlan, check_free_size, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition, Shape
@@ -126,6 +126,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     per_call: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, path: ModelLike | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
+        check_no_configuration(path)
         own = _take_settings(type(self), settings, None if isinstance(path, Infer) else backend)
         self.path, self.backend = path, path.backend if isinstance(path, Infer) else backend
         self._set(own)
@@ -474,6 +475,15 @@ def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend:
         others = f"the options of backend {backend!r} are {', '.join(sorted(known))}"
         raise unknown_setting(kind, unknown[0], others if backend is not None else "", known)
     return own
+
+
+def check_no_configuration(path: ModelLike | Infer) -> None:
+    """Raises ConfigError for the path of a configuration, whose settings a wrapper would not take."""
+    if is_configuration(path):
+        raise ConfigError(
+            f"{str(path)!r} is a configuration, not a model file; infersdk.models.create() makes the wrappers of a "
+            "configuration"
+        )
 
 
 def loading_names(backend: str) -> set[str]:

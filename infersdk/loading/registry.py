@@ -162,7 +162,7 @@ def load(
     Raises:
         BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
     """
-    if _is_configuration(model):
+    if is_configuration(model):
         given = {
             "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
             "while_building": while_building, "custom_ops": custom_ops, "cut_custom_ops": cut_custom_ops or None,
@@ -305,7 +305,8 @@ def _readable(
     return made
 
 
-def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
+def is_configuration(model: Any) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether it is the path of a configuration, by its suffix, and not that of a model file."""
     if not isinstance(model, (str, os.PathLike)) or isinstance(model, ModelSource):
         return False
     if not str(model).lower().endswith(_CONFIGURATIONS):
@@ -320,7 +321,7 @@ def named_model(model: ModelLike) -> ModelLike:
     Raises:
         ConfigError: a configuration that does not have exactly one model with a path.
     """
-    return _configured(model)[1]["path"] if _is_configuration(model) else model
+    return _configured(model)[1]["path"] if is_configuration(model) else model
 
 
 def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:

@@ -179,6 +179,15 @@ def test_wrong_settings(tmp_path: Path) -> None:
     assert isinstance(load(head_model(tmp_path / "v.onnx", [np.zeros((6, 84), np.float32)], {}), type="yolo11"), YOLOv8)
 
 
+@pytest.mark.parametrize("make", [load, YOLOv8])
+def test_a_configuration_is_refused(tmp_path: Path, make: Any) -> None:
+    model = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})
+    path = tmp_path / "app.toml"
+    path.write_text(f'[models.detector]\ntype = "yolov8"\npath = {str(model)!r}\nconf = 0.9\n')
+    with pytest.raises(ConfigError, match=r"app.toml' is a configuration, not a model file; .*models.create\(\)"):
+        make(path)
+
+
 @pytest.mark.assets
 def test_a_failed_run_is_the_reason_of_a_refusal(assets: Path) -> None:
     """The network of text lines takes images of 48 rows alone, and its file leaves the rows open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -351,7 +352,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
             canvases, own._verify, own.postprocess, lambda parameters: own._with(parameters).postprocess,
             own.device_postprocess, self.decode, self.settings.preprocess,
         )  # fmt: skip
-        self._variants: dict[str, Self] = {}  # by the settings of calls; clones share them
+        self._variants: dict[bytes, Self] = {}  # by the settings of calls; clones share them
         self._start({})
 
     def _preprocessor(self, input: ImageInput) -> Preprocessor:
@@ -392,8 +393,8 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         """
         if not parameters:
             return self
-        key = repr(sorted(parameters.items()))  # True is not 1
-        variant: Self | None = self._variants.get(key)
+        key = _exactly(parameters)
+        variant: Self | None = self._variants.get(key) if key is not None else None
         if variant is None:
             if unknown := sorted(set(parameters) - self.per_call):
                 raise ConfigError(
@@ -401,8 +402,11 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
                     f"{', '.join(sorted(self.per_call)) or 'none'}{nearest_setting(unknown[0], self.per_call)}"
                 )
             variant = self._copied()
-            variant._set({**msgspec.structs.asdict(self.settings), **parameters})
+            own = parameters if key is None else dict(pickle.loads(key))  # a copy: arrays of the caller may change
+            variant._set({**msgspec.structs.asdict(self.settings), **own})
             variant._varied()
+            if key is None:
+                return variant
             if len(self._variants) >= MOST_VARIANTS:
                 self._variants.clear()
             self._variants[key] = variant
@@ -453,6 +457,14 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         error = UnsupportedModelError(f"{name} is not a model for {kind}: {why}. It looks like {looks_like(model)}")
         error.reason = why
         return error
+
+
+def _exactly(parameters: Mapping[str, Any]) -> bytes | None:
+    """A key of these values, in which True is not 1; None where a value cannot be pickled."""
+    try:
+        return pickle.dumps(sorted(parameters.items()))
+    except Exception:  # a type may raise anything
+        return None
 
 
 def _loading_settings(settings: Any) -> dict[str, Any]:

@@ -11,17 +11,18 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from head_models import head_model
 from waiting import together, until
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ClosedError, ConfigError, ImageError, PipelineError
 from infersdk.image import read_image
-from infersdk.models import YOLOv5
+from infersdk.models import UNCHECKED, YOLOv5
 
 pytest.importorskip("onnxruntime")
 
@@ -187,6 +188,29 @@ def test_a_request_and_the_pipeline_outlive_the_references_to_their_model() -> N
     with YOLOv5(DETECTOR, max_batch=2).pipeline as pipeline:
         gc.collect()
         same(pipeline.submit(IMAGE).result(), expected)
+
+
+class Weighing(models.Classifier):
+    """A wrapper with a setting of a call that is an array, or a function."""
+
+    weights: Annotated[Any, UNCHECKED] = None
+    per_call = frozenset({"weights"})
+
+    def postprocess(self, outputs: Any, geometries: Any) -> Any:
+        return [float(self.weights() if callable(self.weights) else self.weights.sum()) for _ in geometries]
+
+
+def test_settings_of_one_call_are_told_apart_exactly(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    zeros, some = np.zeros((64, 64)), np.zeros((64, 64))
+    some[30:40, 30:40] = 1
+    near = [np.array([0.123456789]), np.array([0.1234567894])]
+    with Weighing(head_model(tmp_path / "m.onnx", [np.zeros(10, np.float32)], {})) as model:
+        image = np.zeros((8, 8, 3), np.uint8)
+        assert [model(image, weights=one) for one in (zeros, some, *near)] == [0, 100, *(one.item() for one in near)]
+        zeros[:] = 1  # the settings of an earlier call do not change with it
+        assert [model(image, weights=one) for one in (np.zeros((64, 64)), zeros)] == [0, 4096]
+        assert [model(image, weights=lambda value=value: value) for value in (1, 2)] == [1, 2]
 
 
 def test_attributes_that_a_wrapper_sets_later() -> None:

@@ -208,7 +208,7 @@ class ImageModel(Generic[Result]):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the model. Requests that have not begun to run are cancelled."""
+        """Frees the model. Requests whose batch has not started raise ClosedError."""
 
     def __enter__(self) -> Self:
         return self

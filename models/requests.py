@@ -368,7 +368,7 @@ class Requests(ImageModel[Result]):
             self._idle.after(seconds)
 
     def close(self) -> None:
-        """Frees the model. Requests that have not begun to run are cancelled. Any number of threads may call it.
+        """Frees the model. Requests whose batch has not started raise ClosedError. Any number of threads may call it.
 
         The handler of a signal and a callback may call it in a call of this thread; the model is freed after that call.
         """

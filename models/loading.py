@@ -7,7 +7,6 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
-import msgspec
 import numpy as np
 
 from ..core.model_source import ModelSource, is_address, with_digest
@@ -22,7 +21,7 @@ from .description import ModelDescription
 from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
 from .registry import ALIASES, TYPES, answers, looks_like
-from .vision import LOADING, VisionModel, check_no_configuration, loading_names
+from .vision import LOADING, VisionModel, check_no_configuration, loading_names, loading_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,17 +119,14 @@ def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dic
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
     source = source_of_wrapper(path, backend, **settings)
     names = loading_names(backend) if settings else set()
-    loading = {key: value for key, value in settings.items() if key in names}
-    given = {key: value for key, value in settings.items() if key in (*LOADING, "options")}
-    own = {key: value for key, value in settings.items() if key not in {*loading, "options"}}
-    for name in sorted(own):
+    options = {key: value for key, value in settings.items() if key in names and key not in LOADING}
+    for name in sorted(settings.keys() - names):
         if not any(name in kind.Settings.__struct_fields__ for kind in TYPES.values()):
             raise _unknown_setting(path, name, names)
-    network = load_network(source, backend, **loading, **settings.get("options", {}))
+    network = load_network(source, backend, **loading_settings(settings, options))
     try:
-        model = wrapper_type(network, own)(network, **own)
-        model._set({**msgspec.structs.asdict(model.settings), **given})
-        return model
+        kind = wrapper_type(network, settings)
+        return kind(path, backend, _network=network, **settings)
     except BaseException:
         network.close()
         raise
@@ -163,7 +159,7 @@ def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None,
     is_missing = isinstance(path, (str, os.PathLike)) and not os.path.isfile(path) and not isinstance(path, ModelSource)
     if settings.get("decode_head") == "graph" or is_missing or _is_module(path):
         return path  # loading it raises the error
-    source = ModelSource.of(path, {**settings.get("options", {}), **settings}.get("external_data"))
+    source = ModelSource.of(path, {**loading_settings(settings, {}), **settings}.get("external_data"))
     source = without_decoding(
         source, backend, settings.get("device"), settings.get("while_building"),
         required=settings.get("decode_head") == "native",
@@ -284,7 +280,7 @@ def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mappin
     own = {key: value for key, value in settings.items() if key in kind.Settings.__struct_fields__}
     with network.clone() as twin:
         try:
-            model = kind(twin, **own)
+            model = kind(network.model, network.backend, _network=twin, **own)
         except UnsupportedModelError as error:
             return _Trial(open=error.reason)
         try:

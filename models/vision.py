@@ -15,7 +15,7 @@ import msgspec
 from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
-from ..loading.registry import is_configuration, load, option_names
+from ..loading.registry import check_options, is_configuration, load, option_names
 from .canvases import Canvases, CanvasPlan, check_free_size, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition, Shape
@@ -126,24 +126,26 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     #: The settings that one call or request may change: `detector(image, conf=0.5)`.
     per_call: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, path: ModelLike | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
+    def __init__(
+        self, path: ModelLike | Infer, backend: str = "onnxruntime", *, _network: Infer | None = None, **settings: Any
+    ) -> None:
         check_no_configuration(path)
-        own = _take_settings(type(self), settings, None if isinstance(path, Infer) else backend)
-        self.path, self.backend = path, path.backend if isinstance(path, Infer) else backend
+        own, options = _split_settings(type(self), settings, None if isinstance(path, Infer) else backend)
         self._set(own)
-        options = {**self.settings.options, **settings}
-        source = path if isinstance(path, Infer) else ModelSource.of(path, options.get("external_data"))
+        loading = loading_settings(own, options)
+        if isinstance(path, Infer) and loading:
+            raise ConfigError(f"{', '.join(sorted(loading))}: these belong to load(), and this Infer is loaded already")
+        source = path if isinstance(path, Infer) else _network or ModelSource.of(path, loading.get("external_data"))
+        self.path, self.backend = path, source.backend if isinstance(source, Infer) else backend
         model = self._model_to_load(source)
         self._plan = self._canvas_plan(model)
         if isinstance(model, Infer):
-            if given := sorted([*options, *_loading_settings(self.settings)]):
-                raise ConfigError(f"{', '.join(given)}: these belong to load(), and this Infer is loaded already")
             self.network = model
         else:
             source = model if self._plan is None else self._plan.source
-            if "profiles" not in options:
-                options |= profiles(source, backend, self._sizes_to_build, self.settings.max_batch)
-            self.network = load(source, backend, **_loading_settings(self.settings), **options)
+            if "profiles" not in loading:
+                loading |= profiles(source, backend, self._sizes_to_build, self.settings.max_batch)
+            self.network = load(source, backend, **loading)
         try:
             self._prepare()
         except BaseException:
@@ -467,13 +469,26 @@ def _exactly(parameters: Mapping[str, Any]) -> bytes | None:
         return None
 
 
-def _loading_settings(settings: Any) -> dict[str, Any]:
-    """Those that say how a network is loaded, as far as they are given."""
-    return {name: value for name in LOADING if (value := getattr(settings, name)) is not None}
+def loading_settings(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `load()` that are given.
+
+    Args:
+        own: settings of a wrapper.
+        options: options of the backend that are given as keyword arguments.
+
+    Raises:
+        ConfigError: the setting `options` is no table, has an argument of `load()`, or an option that is given twice.
+    """
+    table = own.get("options", {})
+    check_options(table, "options", ("model", "backend", *LOADING), options)
+    given = {name: own[name] for name in LOADING if own.get(name) is not None}
+    return {**given, **table, **options}
 
 
-def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend: str | None) -> dict[str, Any]:
-    """Removes the settings of the wrapper from `given`, and returns them. The rest is for `load()` with this backend.
+def _split_settings(
+    kind: type[VisionModel[Any]], given: Mapping[str, Any], backend: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the wrapper, and the rest, which is for `load()` with this backend.
 
     Args:
         backend: None where the network is loaded already.
@@ -481,12 +496,13 @@ def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend:
     Raises:
         ConfigError: a name is neither.
     """
-    own = {name: given.pop(name) for name in kind.Settings.__struct_fields__ if name in given}
-    known = loading_names(backend) if backend is not None and given else set()
-    if unknown := sorted(set(given) - known):
+    own = {name: value for name, value in given.items() if name in kind.Settings.__struct_fields__}
+    options = {name: value for name, value in given.items() if name not in own}
+    known = loading_names(backend) if backend is not None and options else set()
+    if unknown := sorted(options.keys() - known):
         others = f"the options of backend {backend!r} are {', '.join(sorted(known))}"
         raise unknown_setting(kind, unknown[0], others if backend is not None else "", known)
-    return own
+    return own, options
 
 
 def check_no_configuration(path: ModelLike | Infer) -> None:

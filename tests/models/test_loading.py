@@ -135,6 +135,7 @@ def test_settings_are_those_given(tmp_path: Path) -> None:
     given: dict[str, Any] = {"device": "cpu", "precision": "fp32", "max_batch": 4, "options": options}
     with load(path, **given) as found, type(found)(path, **given) as made, load(path) as plain:
         assert found.settings == made.settings
+        assert found.path == made.path == path
         assert {name: getattr(found, name) for name in given} == given
         assert (found.network.max_batch, found.network.options.threads) == (4, 2)
         assert (plain.settings.device, plain.network.device) == (None, "cpu")
@@ -177,6 +178,21 @@ def test_wrong_settings(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^no wrapper has a setting 'confidence'; did you mean 'conf'\?$"):
         load(open_between_two, confidence=0.5)
     assert isinstance(load(head_model(tmp_path / "v.onnx", [np.zeros((6, 84), np.float32)], {}), type="yolo11"), YOLOv8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"options": None}, "options is .*None"),
+        ({"options": {"device": "cpu"}}, "'device' is not an option of the backend; move it out of options"),
+        ({"options": {"threads": 1}, "threads": 2}, "'threads' is also given outside of options; give it once"),
+    ],
+)
+@pytest.mark.parametrize("type", [None, "yolov8"])
+def test_wrong_options(tmp_path: Path, settings: dict[str, Any], message: str, type: str | None) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})
+    with pytest.raises(ConfigError, match=message):
+        load(path, type=type, **settings)
 
 
 @pytest.mark.parametrize("make", [load, YOLOv8])

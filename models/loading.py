@@ -39,7 +39,7 @@ _log = logger("infersdk.models")
 
 def load(
     path: ModelLike | Infer,
-    backend: str = "onnxruntime",
+    backend: str | None = None,
     *,
     type: str | None = None,
     warm_up: bool | Progress = False,
@@ -54,7 +54,7 @@ def load(
     Args:
         path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already; or a bundle, with
             the wrapper and the settings in it (`infersdk.bundles`).
-        backend: the runtime; see `infersdk.load()`.
+        backend: the runtime; see `infersdk.load()`. It is not for an `Infer`.
         type: a name of `TYPES`, or `"module:Class"` for a wrapper of your own; None decides by the file's metadata and
             shapes.
         warm_up: whether to call `warm_up()` of the wrapper, so that the first request takes no longer than later ones.
@@ -109,14 +109,15 @@ def is_bundle(path: Any) -> TypeGuard[str | os.PathLike[str]]:
     return kind is not None and kind.key == "bundle"
 
 
-def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dict[str, Any]) -> VisionModel[Any]:
+def _load(path: ModelLike | Infer, backend: str | None, type: str | None, settings: dict[str, Any]) -> VisionModel[Any]:
     check_no_configuration(path)
     if type is not None:
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
-        return wrapper_type(path, settings)(path, **settings)
+        return wrapper_type(path, settings)(path, backend, **settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
+    backend = "onnxruntime" if backend is None else backend
     source = source_of_wrapper(path, backend, **settings)
     names = loading_names(backend) if settings else set()
     options = {key: value for key, value in settings.items() if key in names and key not in LOADING}

@@ -55,7 +55,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
 
     Args:
         path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already.
-        backend: the runtime; see `infersdk.load()`.
+        backend: the runtime; see `infersdk.load()`. It is not for an `Infer`.
         device, precision, max_batch, while_building: as `infersdk.load()` takes them.
         options: the backend's own settings, and `external_data`. They may also be given as further keyword arguments.
         names: class names in order: a list, the path of a text file, or `"coco"` or `"imagenet"`. None takes them from
@@ -127,16 +127,17 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     per_call: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
-        self, path: ModelLike | Infer, backend: str = "onnxruntime", *, _network: Infer | None = None, **settings: Any
+        self, path: ModelLike | Infer, backend: str | None = None, *, _network: Infer | None = None, **settings: Any
     ) -> None:
         check_no_configuration(path)
-        own, options = _split_settings(type(self), settings, None if isinstance(path, Infer) else backend)
+        name = "onnxruntime" if backend is None else backend
+        own, options = _split_settings(type(self), settings, None if isinstance(path, Infer) else name)
         self._set(own)
         loading = loading_settings(own, options)
-        if isinstance(path, Infer) and loading:
-            raise ConfigError(f"{', '.join(sorted(loading))}: these belong to load(), and this Infer is loaded already")
+        if isinstance(path, Infer) and (given := sorted({*loading, *(["backend"] if backend is not None else [])})):
+            raise ConfigError(f"{', '.join(given)}: these belong to load(), and this Infer is loaded already")
         source = path if isinstance(path, Infer) else _network or ModelSource.of(path, loading.get("external_data"))
-        self.path, self.backend = path, source.backend if isinstance(source, Infer) else backend
+        self.path, self.backend = path, source.backend if isinstance(source, Infer) else name
         model = self._model_to_load(source)
         self._plan = self._canvas_plan(model)
         if isinstance(model, Infer):
@@ -144,8 +145,8 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         else:
             source = model if self._plan is None else self._plan.source
             if "profiles" not in loading:
-                loading |= profiles(source, backend, self._sizes_to_build, self.settings.max_batch)
-            self.network = load(source, backend, **loading)
+                loading |= profiles(source, name, self._sizes_to_build, self.settings.max_batch)
+            self.network = load(source, name, **loading)
         try:
             self._prepare()
         except BaseException:
@@ -336,6 +337,12 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     def _prepare(self) -> None:
         """Checks the model, and makes the parts that calls use."""
         model = self._description = ModelDescription.of(self.network)
+        network = self.network  # with `while_building`, one that runs on the host may move to a device
+        if self.settings.preprocess == "device" and network.stream is None and not network.scheduling.serializes_runs:
+            raise ConfigError(
+                f"preprocess='device' needs a model on a CUDA device, and {model.name} is on {network.device}; use "
+                "preprocess='auto'"
+            )
         self._learned = _Learned()
         self.class_names = model.names if self.settings.names is None else class_names(self.settings.names)
         self._check(model)

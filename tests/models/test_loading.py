@@ -195,6 +195,17 @@ def test_wrong_options(tmp_path: Path, settings: dict[str, Any], message: str, t
         load(path, type=type, **settings)
 
 
+def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})
+    for make in (load, YOLOv8):
+        with infersdk.load(path) as network, pytest.raises(ConfigError, match="backend: these belong to load"):
+            make(network, "openvino")  # type: ignore[operator]
+        with pytest.raises(
+            ConfigError, match="preprocess='device' needs a model on a CUDA device, and m.onnx is on cpu"
+        ):
+            make(path, preprocess="device")  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("make", [load, YOLOv8])
 def test_a_configuration_is_refused(tmp_path: Path, make: Any) -> None:
     model = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})

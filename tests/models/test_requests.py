@@ -10,6 +10,7 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from waiting import together, until
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ClosedError, ConfigError, ImageError, PipelineError
+from infersdk.errors import ClosedError, ConfigError, ImageError, InferenceError, PipelineError
 from infersdk.image import read_image
 from infersdk.models import UNCHECKED, YOLOv5
 
@@ -211,6 +212,40 @@ def test_settings_of_one_call_are_told_apart_exactly(tmp_path: Path) -> None:
         zeros[:] = 1  # the settings of an earlier call do not change with it
         assert [model(image, weights=one) for one in (np.zeros((64, 64)), zeros)] == [0, 4096]
         assert [model(image, weights=lambda value=value: value) for value in (1, 2)] == [1, 2]
+
+
+@dataclass(frozen=True)
+class Scores:
+    values: Any
+
+
+class Keeping(models.Classifier):
+    """A wrapper whose results hold what `keep` makes of a row of the output."""
+
+    per_call = frozenset({"top_k"})
+    keep = staticmethod(lambda row: row)
+
+    def postprocess(self, outputs: Any, geometries: Any) -> Any:
+        return [self.keep(outputs["output0"][i]) for i, _ in enumerate(geometries)]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"top_k": 1}])
+@pytest.mark.parametrize("keep", [lambda row: row, Scores, lambda row: {"rows": [row[2:]]}])
+def test_a_result_that_is_a_view_of_the_outputs_is_refused(
+    tmp_path: Path, keep: Callable[[Any], Any], parameters: dict[str, Any]
+) -> None:
+    pytest.importorskip("onnx")
+    path = head_model(tmp_path / "m.onnx", [np.arange(10, dtype=np.float32)], {})
+    kind = type("Kept", (Keeping,), {"keep": staticmethod(keep)})
+    with kind(path) as model:
+        for _ in range(2):
+            with pytest.raises(InferenceError, match=r"postprocess\(\) returned a view of output 'output0'.*copy"):
+                model(IMAGE, **parameters)
+        with pytest.raises(InferenceError, match="returned a view"):
+            model.submit(IMAGE, **parameters).result(60)
+    copying = type("Copying", (Keeping,), {"keep": staticmethod(lambda row: keep(row.copy()))})
+    with copying(path) as model:
+        assert [type(one) for one in model([IMAGE] * 2, **parameters)] == [type(keep(np.zeros(3)))] * 2
 
 
 def test_attributes_that_a_wrapper_sets_later() -> None:

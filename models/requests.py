@@ -55,11 +55,11 @@ class PipelineHolder:
         from ..pipeline import Pipeline
 
         with self._lock:
+            self.check_open(model)
             failed, pipeline = None, self._pipeline
             if pipeline is not None and pipeline.fault is not None:
                 failed, pipeline, self._pipeline = pipeline, None, None
             if pipeline is None:
-                self.check_open(model)
                 merged = {**self.settings, **(settings or {})}
                 pipeline = self._pipeline = Pipeline(model.details, **merged)
                 self.settings = merged

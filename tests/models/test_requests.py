@@ -21,7 +21,7 @@ from waiting import together, until
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ClosedError, ConfigError, ImageError, InferenceError, PipelineError
+from infersdk.errors import ClosedError, ConfigError, ImageError, InferenceError, InputError, PipelineError
 from infersdk.image import read_image
 from infersdk.models import UNCHECKED, YOLOv5
 
@@ -288,6 +288,13 @@ def test_closing_the_wrapper_ends_requests_that_wait() -> None:
     future = detector.submit(IMAGE)
     detector.close()
     assert isinstance(future.exception(0), ClosedError)
+    with pytest.raises(ClosedError, match="was closed; load it again"):
+        detector.configure_pipeline()
+
+
+def test_results_of_requests_do_not_know_their_image(tmp_path: Path) -> None:
+    with YOLOv5(DETECTOR, max_batch=2) as detector, pytest.raises(InputError, match=r"save\(path, image\)"):
+        detector.submit(IMAGE).result(60).save(tmp_path / "x.jpg")
 
 
 def test_closing_while_the_first_request_makes_the_pipeline() -> None:

@@ -193,9 +193,10 @@ def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
     return TYPES[fitting[0]] if len(fitting) == 1 else wrapper_type(model)
 
 
-def fitting_types(model: ModelDescription) -> list[str]:
+def fitting_types(model: Infer | ModelDescription) -> list[str]:
     """The names of the wrappers that say yes to a model."""
-    return [name for name, one in answers(model).items() if one.answer == "yes"]
+    description = ModelDescription.of(model) if isinstance(model, Infer) else model
+    return [name for name, one in answers(description).items() if one.answer == "yes"]
 
 
 def nearly_fitting(model: ModelDescription) -> dict[str, str]:

@@ -28,6 +28,7 @@ from infersdk.models import (
     YOLOv8Pose,
     YOLOv8Seg,
     YuNet,
+    fitting_types,
     load,
     wrapper_type,
 )
@@ -127,6 +128,7 @@ def test_the_wrapper_that_fits(tmp_path: Path) -> None:
             assert type(model(IMAGE)).__name__ in ("Detections", "Classifications")
         with infersdk.load(path, backend="onnxruntime") as network:
             assert wrapper_type(network) is kind
+            assert kind in [TYPES[name] for name in fitting_types(network)]
 
 
 def test_settings_are_those_given(tmp_path: Path) -> None:

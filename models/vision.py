@@ -244,7 +244,9 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
 
     @property
     def timings(self) -> Timings:
-        """How long the stages of the last call took; zeros before the first."""
+        """How long the stages of the last call took; zeros before the first. Of a call with a list, `infer` is the
+        whole time. `stream()`, requests and calls with `return_exceptions` do not change it.
+        """
         return self._execution.timings
 
     def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:

@@ -170,7 +170,8 @@ class Pipeline(Generic[Result]):
             deadline: seconds from now within which its batch has to leave; otherwise the future ends in
                 DeadlineExceeded.
             parameters: settings of the wrapper for this request alone, such as `conf=0.5`. Requests with different
-                parameters share a batch. One that the wrapper does not know fails the request with an InputError.
+                parameters share a batch. One that the wrapper does not know fails the request with a ConfigError, and
+                any for an `Infer` with an InputError.
 
         Returns:
             A future. `cancel()` takes the request back as long as its batch has not left.

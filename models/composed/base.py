@@ -194,7 +194,7 @@ class Composed(ImageModel[Result], Declared, ABC):
 
     @property
     def timings(self) -> Timings:
-        """How long the stages of the first model's last call took."""
+        """Those of the first model; zeros as long as the program does not call that model itself."""
         return self._first.timings
 
     @property

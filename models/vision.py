@@ -44,6 +44,12 @@ Result = TypeVar("Result")
 LOADING = ("device", "precision", "max_batch", "while_building")
 #: Members that wrappers add to those of `Requests`, for users.
 FOR_USERS = ("backend", "clone", "decode_head_used", "path", "per_call", "task")
+#: Arguments of some ways to make requests, which the others do not take.
+_OF_REQUESTS = {
+    "timeout": "; timeout is an argument of submit()",
+    "deadline": "; deadline is an argument of submit() and infer()",
+    "in_flight": "; in_flight is an argument of map()",
+}
 #: Variants of a wrapper, for the settings of calls, that are kept.
 MOST_VARIANTS = 32
 
@@ -412,9 +418,10 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         variant: Self | None = self._variants.get(key) if key is not None else None
         if variant is None:
             if unknown := sorted(set(parameters) - self.per_call):
+                hint = _OF_REQUESTS.get(unknown[0]) or nearest_setting(unknown[0], self.per_call)
                 raise ConfigError(
                     f"{unknown[0]!r} cannot be given with a call of {type(self).__name__}; use "
-                    f"{', '.join(sorted(self.per_call)) or 'none'}{nearest_setting(unknown[0], self.per_call)}"
+                    f"{', '.join(sorted(self.per_call)) or 'none'}{hint}"
                 )
             variant = self._copied()
             own = parameters if key is None else dict(pickle.loads(key))  # a copy: arrays of the caller may change

@@ -94,6 +94,9 @@ def test_settings_of_one_call(backend: str) -> None:
             detector.submit(IMAGE, classes=["bicycle"]).result(60)
         with pytest.raises(ConfigError, match=r"'max_batch' cannot be given with a call .* conf, iou"):
             detector.submit(IMAGE, max_batch=1).result(60)
+        with pytest.raises(ConfigError, match=r"'timeout' cannot be given .*; timeout is an argument of submit\(\)$"):
+            asyncio.run(detector.infer(IMAGE, timeout=1))
+        assert len(list(detector.map([IMAGE] * 3, in_flight=np.int64(2)))) == 3  # type: ignore[arg-type]
 
 
 def test_a_bad_image_fails_alone(tmp_path: Path) -> None:

@@ -28,12 +28,13 @@ __all__ = ["CancellableRequest", "ImageModel"]
 
 Result = TypeVar("Result")
 
-#: What to use for the methods that models of other programs have.
+#: What to use for the methods that models of other programs have, and compositions have not.
 _HABITS = {
     **dict.fromkeys(("predict", "detect", "forward"), "call it: model(image)"),
     "track": "Tracker().update(model(frame)) numbers the objects of a video",
     **dict.fromkeys(("to", "cuda", "cpu", "half"), "device= and precision= are arguments of a wrapper's constructor"),
     "export": "the commands `infersdk build` and `infersdk convert` write other formats",
+    **dict.fromkeys(("submit_many", "release", "configure_pipeline", "pipeline"), "each of its `models` has its own"),
 }
 
 
@@ -64,7 +65,7 @@ class ImageModel(Generic[Result]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in _HABITS:
+            if name in _HABITS and not hasattr(type(self), name):
                 raise AttributeError(f"{type(self).__name__} has no {name!r}; {_HABITS[name]}", name=name)
             return object.__getattribute__(self, name)  # raises the error again, also that of a property
 
@@ -208,7 +209,7 @@ class ImageModel(Generic[Result]):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the model. Requests that have not begun to run are cancelled."""
+        """Frees the model. Requests whose batch has not started raise ClosedError."""
 
     def __enter__(self) -> Self:
         return self

@@ -7,7 +7,6 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
-import msgspec
 import numpy as np
 
 from ..core.formats import FORMATS
@@ -23,7 +22,7 @@ from .description import ModelDescription
 from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
 from .registry import ALIASES, TYPES, answers, looks_like
-from .vision import LOADING, VisionModel, loading_names
+from .vision import LOADING, VisionModel, check_no_configuration, loading_names, loading_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +40,7 @@ _log = logger("infersdk.models")
 
 def load(
     path: ModelLike | Infer,
-    backend: str = "onnxruntime",
+    backend: str | None = None,
     *,
     type: str | None = None,
     warm_up: bool | Progress = False,
@@ -56,7 +55,7 @@ def load(
     Args:
         path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already; or a bundle, with
             the wrapper and the settings in it (`infersdk.bundles`).
-        backend: the runtime; see `infersdk.load()`.
+        backend: the runtime; see `infersdk.load()`. It is not for an `Infer`.
         type: a name of `TYPES`, or `"module:Class"` for a wrapper of your own; None decides by the file's metadata and
             shapes.
         warm_up: whether to call `warm_up()` of the wrapper, so that the first request takes no longer than later ones.
@@ -112,26 +111,25 @@ def is_bundle(path: Any) -> TypeGuard[str | os.PathLike[str]]:
     return kind is not None and kind.key == "bundle"
 
 
-def _load(path: ModelLike | Infer, backend: str, type: str | None, settings: dict[str, Any]) -> VisionModel[Any]:
+def _load(path: ModelLike | Infer, backend: str | None, type: str | None, settings: dict[str, Any]) -> VisionModel[Any]:
+    check_no_configuration(path)
     if type is not None:
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):
-        return wrapper_type(path, settings)(path, **settings)
+        return wrapper_type(path, settings)(path, backend, **settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
         return _type_of_file(ModelSource.of(path))(path, backend, **settings)
+    backend = "onnxruntime" if backend is None else backend
     source = source_of_wrapper(path, backend, **settings)
     names = loading_names(backend) if settings else set()
-    loading = {key: value for key, value in settings.items() if key in names}
-    given = {key: value for key, value in settings.items() if key in (*LOADING, "options")}
-    own = {key: value for key, value in settings.items() if key not in {*loading, "options"}}
-    for name in sorted(own):
+    options = {key: value for key, value in settings.items() if key in names and key not in LOADING}
+    for name in sorted(settings.keys() - names):
         if not any(name in kind.Settings.__struct_fields__ for kind in TYPES.values()):
             raise _unknown_setting(path, name, names)
-    network = load_network(source, backend, **loading, **settings.get("options", {}))
+    network = load_network(source, backend, **loading_settings(settings, options))
     try:
-        model = wrapper_type(network, own)(network, **own)
-        model._set({**msgspec.structs.asdict(model.settings), **given})
-        return model
+        kind = wrapper_type(network, settings)
+        return kind(path, backend, _network=network, **settings)
     except BaseException:
         network.close()
         raise
@@ -164,7 +162,7 @@ def source_of_wrapper(path: ModelLike, backend: str, *, type: str | None = None,
     is_missing = isinstance(path, (str, os.PathLike)) and not os.path.isfile(path) and not isinstance(path, ModelSource)
     if settings.get("decode_head") == "graph" or is_missing or _is_module(path):
         return path  # loading it raises the error
-    source = ModelSource.of(path, {**settings.get("options", {}), **settings}.get("external_data"))
+    source = ModelSource.of(path, {**loading_settings(settings, {}), **settings}.get("external_data"))
     source = without_decoding(
         source, backend, settings.get("device"), settings.get("while_building"),
         required=settings.get("decode_head") == "native",
@@ -197,9 +195,10 @@ def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
     return TYPES[fitting[0]] if len(fitting) == 1 else wrapper_type(model)
 
 
-def fitting_types(model: ModelDescription) -> list[str]:
+def fitting_types(model: Infer | ModelDescription) -> list[str]:
     """The names of the wrappers that say yes to a model."""
-    return [name for name, one in answers(model).items() if one.answer == "yes"]
+    description = ModelDescription.of(model) if isinstance(model, Infer) else model
+    return [name for name, one in answers(description).items() if one.answer == "yes"]
 
 
 def nearly_fitting(model: ModelDescription) -> dict[str, str]:
@@ -285,7 +284,7 @@ def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mappin
     own = {key: value for key, value in settings.items() if key in kind.Settings.__struct_fields__}
     with network.clone() as twin:
         try:
-            model = kind(twin, **own)
+            model = kind(network.model, network.backend, _network=twin, **own)
         except UnsupportedModelError as error:
             return _Trial(open=error.reason)
         try:

@@ -163,6 +163,10 @@ def _images_and_sizes(specs: Sequence[TensorSpec]) -> tuple[list[TensorSpec], Te
     return [spec for spec in specs if spec is not sizes], sizes
 
 
+class _OnCanvas(HostImage):
+    """An image whose pixels are resized to the canvas. Its size is that of the image before."""
+
+
 @dataclass(frozen=True)
 class Preprocessor:
     """The preprocessing of a wrapper.
@@ -200,8 +204,7 @@ class Preprocessor:
                 "interpolation='bilinear'"
             )
         # Frames of a video and of cameras repeat their size.
-        geometry = self.geometry if self.interpolation == "bilinear" else lambda size: Geometry.stretch(size, size)
-        object.__setattr__(self, "geometry_of", lru_cache(maxsize=64)(geometry))
+        object.__setattr__(self, "geometry_of", lru_cache(maxsize=64)(self.geometry))
 
     @classmethod
     def letterbox(
@@ -243,13 +246,15 @@ class Preprocessor:
             raise ImageError(
                 "an NV12 frame cannot be resized by interpolation='bicubic'; convert the frame to BGR first"
             )
-        geometry = self.geometry(image.size)
-        assert geometry.resized is not None
-        assert geometry.offset is not None
+        geometry = self.geometry_of(image.size)
+        if geometry.resized is None or geometry.offset is None:
+            raise ConfigError(
+                "interpolation='bicubic' is for geometries that resize; use 'bilinear' for one that warps"
+            )
         left, top = -geometry.offset[0], -geometry.offset[1]
         crop = left, top, left + geometry.canvas[0], top + geometry.canvas[1]
         pixels = resample(image.view(), geometry.resized, filter=self.interpolation, crop=crop)
-        return HostImage(pixels, image.format.removesuffix("a"), image.decoder)
+        return _OnCanvas(pixels, image.format.removesuffix("a"), image.decoder, reduced_from=image.size)
 
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
         """As `read()`; an array on a CUDA device stays there."""
@@ -325,8 +330,11 @@ def _single(name: str, value: Any) -> Any:
 def geometry_of_pixels(image: HostImage, geometry: Geometry) -> Geometry:
     """The geometry for the pixels of an image, whose own geometry is for its full size.
 
-    They differ where the file was decoded at a reduced size. Boxes are mapped back by the geometry for the full size.
+    They differ where the file was decoded at a reduced size, or its pixels are on the canvas. Boxes are mapped back by
+    the geometry for the full size.
     """
+    if isinstance(image, _OnCanvas):
+        return _resize(geometry.canvas, geometry.canvas, geometry.canvas, (0, 0))
     if image.reduced_from is None or geometry.resized is None or geometry.offset is None:
         return geometry
     return _resize(image.pixel_size, geometry.canvas, geometry.resized, geometry.offset)

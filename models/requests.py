@@ -55,11 +55,11 @@ class PipelineHolder:
         from ..pipeline import Pipeline
 
         with self._lock:
+            self.check_open(model)
             failed, pipeline = None, self._pipeline
             if pipeline is not None and pipeline.fault is not None:
                 failed, pipeline, self._pipeline = pipeline, None, None
             if pipeline is None:
-                self.check_open(model)
                 merged = {**self.settings, **(settings or {})}
                 pipeline = self._pipeline = Pipeline(model.details, **merged)
                 self.settings = merged
@@ -368,7 +368,7 @@ class Requests(ImageModel[Result]):
             self._idle.after(seconds)
 
     def close(self) -> None:
-        """Frees the model. Requests that have not begun to run are cancelled. Any number of threads may call it.
+        """Frees the model. Requests whose batch has not started raise ClosedError. Any number of threads may call it.
 
         The handler of a signal and a callback may call it in a call of this thread; the model is freed after that call.
         """

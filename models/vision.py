@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import wraps
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from ..core.model_source import ModelLike, ModelSource
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import ConfigError, InferenceError, UnsupportedModelError
 from ..infer import Infer
-from ..loading.registry import load, option_names
+from ..loading.registry import check_options, is_configuration, load, option_names
 from .canvases import Canvases, CanvasPlan, check_free_size, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition, Shape
@@ -41,6 +44,12 @@ Result = TypeVar("Result")
 LOADING = ("device", "precision", "max_batch", "while_building")
 #: Members that wrappers add to those of `Requests`, for users.
 FOR_USERS = ("backend", "clone", "decode_head_used", "path", "per_call", "task")
+#: Arguments of some ways to make requests, which the others do not take.
+_OF_REQUESTS = {
+    "timeout": "; timeout is an argument of submit()",
+    "deadline": "; deadline is an argument of submit() and infer()",
+    "in_flight": "; in_flight is an argument of map()",
+}
 #: Variants of a wrapper, for the settings of calls, that are kept.
 MOST_VARIANTS = 32
 
@@ -54,7 +63,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
 
     Args:
         path: the model file, its bytes or an open binary file, or an `Infer` that is loaded already.
-        backend: the runtime; see `infersdk.load()`.
+        backend: the runtime; see `infersdk.load()`. It is not for an `Infer`.
         device, precision, max_batch, while_building: as `infersdk.load()` takes them.
         options: the backend's own settings, and `external_data`. They may also be given as further keyword arguments.
         names: class names in order: a list, the path of a text file, or `"coco"` or `"imagenet"`. None takes them from
@@ -125,23 +134,27 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     #: The settings that one call or request may change: `detector(image, conf=0.5)`.
     per_call: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, path: ModelLike | Infer, backend: str = "onnxruntime", **settings: Any) -> None:
-        own = _take_settings(type(self), settings, None if isinstance(path, Infer) else backend)
-        self.path, self.backend = path, path.backend if isinstance(path, Infer) else backend
+    def __init__(
+        self, path: ModelLike | Infer, backend: str | None = None, *, _network: Infer | None = None, **settings: Any
+    ) -> None:
+        check_no_configuration(path)
+        name = "onnxruntime" if backend is None else backend
+        own, options = _split_settings(type(self), settings, None if isinstance(path, Infer) else name)
         self._set(own)
-        options = {**self.settings.options, **settings}
-        source = path if isinstance(path, Infer) else ModelSource.of(path, options.get("external_data"))
+        loading = loading_settings(own, options)
+        if isinstance(path, Infer) and (given := sorted({*loading, *(["backend"] if backend is not None else [])})):
+            raise ConfigError(f"{', '.join(given)}: these belong to load(), and this Infer is loaded already")
+        source = path if isinstance(path, Infer) else _network or ModelSource.of(path, loading.get("external_data"))
+        self.path, self.backend = path, source.backend if isinstance(source, Infer) else name
         model = self._model_to_load(source)
         self._plan = self._canvas_plan(model)
         if isinstance(model, Infer):
-            if given := sorted([*options, *_loading_settings(self.settings)]):
-                raise ConfigError(f"{', '.join(given)}: these belong to load(), and this Infer is loaded already")
             self.network = model
         else:
             source = model if self._plan is None else self._plan.source
-            if "profiles" not in options:
-                options |= profiles(source, backend, self._sizes_to_build, self.settings.max_batch)
-            self.network = load(source, backend, **_loading_settings(self.settings), **options)
+            if "profiles" not in loading:
+                loading |= profiles(source, name, self._sizes_to_build, self.settings.max_batch)
+            self.network = load(source, name, **loading)
         try:
             self._prepare()
         except BaseException:
@@ -168,7 +181,8 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         A function of its arguments and of the settings; any number of threads may call it.
 
         Args:
-            outputs: by name. The first rows belong to the geometries; rows behind them are padding.
+            outputs: by name. The first rows belong to the geometries; rows behind them are padding. The next run
+                overwrites these arrays, so results keep copies.
             geometries: the place of each image on its canvas; `geometry.to_source(points)` maps back.
         """
 
@@ -236,7 +250,9 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
 
     @property
     def timings(self) -> Timings:
-        """How long the stages of the last call took; zeros before the first."""
+        """How long the stages of the last call took; zeros before the first. Of a call with a list, `infer` is the
+        whole time. `stream()`, requests and calls with `return_exceptions` do not change it.
+        """
         return self._execution.timings
 
     def _run_one(self, source: ImageSource | HostImage, parameters: Mapping[str, Any]) -> Result:
@@ -332,6 +348,12 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     def _prepare(self) -> None:
         """Checks the model, and makes the parts that calls use."""
         model = self._description = ModelDescription.of(self.network)
+        network = self.network  # with `while_building`, one that runs on the host may move to a device
+        if self.settings.preprocess == "device" and network.stream is None and not network.scheduling.serializes_runs:
+            raise ConfigError(
+                f"preprocess='device' needs a model on a CUDA device, and {model.name} is on {network.device}; use "
+                "preprocess='auto'"
+            )
         self._learned = _Learned()
         self.class_names = model.names if self.settings.names is None else class_names(self.settings.names)
         self._check(model)
@@ -347,10 +369,11 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
             raise self._unsupported(str(error), model) from None
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
-            canvases, own._verify, own.postprocess, lambda parameters: own._with(parameters).postprocess,
+            canvases, own._verify, own._learned.checking(own.postprocess),
+            lambda parameters: own._learned.checking(own._with(parameters).postprocess),
             own.device_postprocess, self.decode, self.settings.preprocess,
         )  # fmt: skip
-        self._variants: dict[str, Self] = {}  # by the settings of calls; clones share them
+        self._variants: dict[bytes, Self] = {}  # by the settings of calls; clones share them
         self._start({})
 
     def _preprocessor(self, input: ImageInput) -> Preprocessor:
@@ -391,17 +414,21 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         """
         if not parameters:
             return self
-        key = repr(sorted(parameters.items()))  # True is not 1
-        variant: Self | None = self._variants.get(key)
+        key = _exactly(parameters)
+        variant: Self | None = self._variants.get(key) if key is not None else None
         if variant is None:
             if unknown := sorted(set(parameters) - self.per_call):
+                hint = _OF_REQUESTS.get(unknown[0]) or nearest_setting(unknown[0], self.per_call)
                 raise ConfigError(
                     f"{unknown[0]!r} cannot be given with a call of {type(self).__name__}; use "
-                    f"{', '.join(sorted(self.per_call)) or 'none'}{nearest_setting(unknown[0], self.per_call)}"
+                    f"{', '.join(sorted(self.per_call)) or 'none'}{hint}"
                 )
             variant = self._copied()
-            variant._set({**msgspec.structs.asdict(self.settings), **parameters})
+            own = parameters if key is None else dict(pickle.loads(key))  # a copy: arrays of the caller may change
+            variant._set({**msgspec.structs.asdict(self.settings), **own})
             variant._varied()
+            if key is None:
+                return variant
             if len(self._variants) >= MOST_VARIANTS:
                 self._variants.clear()
             self._variants[key] = variant
@@ -454,13 +481,34 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         return error
 
 
-def _loading_settings(settings: Any) -> dict[str, Any]:
-    """Those that say how a network is loaded, as far as they are given."""
-    return {name: value for name in LOADING if (value := getattr(settings, name)) is not None}
+def _exactly(parameters: Mapping[str, Any]) -> bytes | None:
+    """A key of these values, in which True is not 1; None where a value cannot be pickled."""
+    try:
+        return pickle.dumps(sorted(parameters.items()))
+    except Exception:  # a type may raise anything
+        return None
 
 
-def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend: str | None) -> dict[str, Any]:
-    """Removes the settings of the wrapper from `given`, and returns them. The rest is for `load()` with this backend.
+def loading_settings(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `load()` that are given.
+
+    Args:
+        own: settings of a wrapper.
+        options: options of the backend that are given as keyword arguments.
+
+    Raises:
+        ConfigError: the setting `options` is no table, has an argument of `load()`, or an option that is given twice.
+    """
+    table = own.get("options", {})
+    check_options(table, "options", ("model", "backend", *LOADING), options)
+    given = {name: own[name] for name in LOADING if own.get(name) is not None}
+    return {**given, **table, **options}
+
+
+def _split_settings(
+    kind: type[VisionModel[Any]], given: Mapping[str, Any], backend: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the wrapper, and the rest, which is for `load()` with this backend.
 
     Args:
         backend: None where the network is loaded already.
@@ -468,12 +516,22 @@ def _take_settings(kind: type[VisionModel[Any]], given: dict[str, Any], backend:
     Raises:
         ConfigError: a name is neither.
     """
-    own = {name: given.pop(name) for name in kind.Settings.__struct_fields__ if name in given}
-    known = loading_names(backend) if backend is not None and given else set()
-    if unknown := sorted(set(given) - known):
+    own = {name: value for name, value in given.items() if name in kind.Settings.__struct_fields__}
+    options = {name: value for name, value in given.items() if name not in own}
+    known = loading_names(backend) if backend is not None and options else set()
+    if unknown := sorted(options.keys() - known):
         others = f"the options of backend {backend!r} are {', '.join(sorted(known))}"
         raise unknown_setting(kind, unknown[0], others if backend is not None else "", known)
-    return own
+    return own, options
+
+
+def check_no_configuration(path: ModelLike | Infer) -> None:
+    """Raises ConfigError for the path of a configuration, whose settings a wrapper would not take."""
+    if is_configuration(path):
+        raise ConfigError(
+            f"{str(path)!r} is a configuration, not a model file; infersdk.models.create() makes the wrappers of a "
+            "configuration"
+        )
 
 
 def loading_names(backend: str) -> set[str]:
@@ -494,3 +552,40 @@ class _Learned:
     class_count: int | None = None
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     probabilities: bool | None = None
+    _checked: bool = False
+
+    def checking(self, postprocess: Callable[..., list[Result]]) -> Callable[..., list[Result]]:
+        """`postprocess()`, which raises InferenceError if an array of the first batch's results is a view of an output:
+        the next run would overwrite it.
+        """
+        if self._checked:
+            return postprocess
+
+        @wraps(postprocess)
+        def checked(outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Result]:
+            results = postprocess(outputs, geometries)
+            if not self._checked:
+                for name, output in outputs.items():
+                    if any(np.may_share_memory(array, output) for array in _arrays(results)):
+                        raise InferenceError(
+                            f"{postprocess.__qualname__}() returned a view of output {name!r}, which the next run "
+                            "overwrites; return a copy, such as array.copy()"
+                        )
+                self._checked = True
+            return results
+
+        return checked
+
+
+def _arrays(value: Any, depth: int = 4) -> Iterator[npt.NDArray[Any]]:
+    """The arrays in results: in lists, mappings and dataclasses, nested up to this depth."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif depth:
+        items: Iterable[Any] = value if isinstance(value, (list, tuple)) else ()
+        if isinstance(value, Mapping):
+            items = value.values()
+        elif is_dataclass(value):
+            items = [getattr(value, one.name, None) for one in fields(value)]
+        for item in items:
+            yield from _arrays(item, depth - 1)

@@ -35,7 +35,7 @@ _UINT8 = np.dtype(np.uint8)
 _CHANNELS = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4, "gray": 1, "nv12": 1}
 _FORMATS: dict[str, int] = {name: getattr(lib, f"IFS_PIXEL_{name.upper()}") for name in _CHANNELS}
 _DEFAULT_FORMAT: dict[int, PixelFormat] = {1: "gray", 3: "bgr", 4: "bgra"}
-_INT32_MAX = 2**31 - 1
+_MAX_SIDE = 2**20
 
 
 class ImageView:
@@ -131,7 +131,7 @@ def image_view(
     code = _FORMATS[format] if format in _FORMATS else choice("format", format, _FORMATS)
     if channels != _CHANNELS[format]:
         raise ShapeError(f"an image of shape {shape} is not {format!r}, which has {_CHANNELS[format]} channels")
-    if max(shape) > _INT32_MAX:
+    if max(shape) > _MAX_SIDE:
         raise ShapeError(f"an image of shape {shape}; a side can be at most 2**20 pixels")
     c = ffi.new("ifs_image *")
     if array.flags.c_contiguous:

@@ -13,7 +13,7 @@ import importlib
 import operator
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
@@ -162,7 +162,7 @@ def load(
     Raises:
         BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
     """
-    if _is_configuration(model):
+    if is_configuration(model):
         given = {
             "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
             "while_building": while_building, "custom_ops": custom_ops, "cut_custom_ops": cut_custom_ops or None,
@@ -305,7 +305,8 @@ def _readable(
     return made
 
 
-def _is_configuration(model: ModelLike) -> TypeGuard[str | os.PathLike[str]]:
+def is_configuration(model: Any) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether it is the path of a configuration, by its suffix, and not that of a model file."""
     if not isinstance(model, (str, os.PathLike)) or isinstance(model, ModelSource):
         return False
     if not str(model).lower().endswith(_CONFIGURATIONS):
@@ -320,7 +321,7 @@ def named_model(model: ModelLike) -> ModelLike:
     Raises:
         ConfigError: a configuration that does not have exactly one model with a path.
     """
-    return _configured(model)[1]["path"] if _is_configuration(model) else model
+    return _configured(model)[1]["path"] if is_configuration(model) else model
 
 
 def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
@@ -366,12 +367,7 @@ def load_table(name: str, table: Mapping[str, Any], given: Mapping[str, Any]) ->
             f"models.{name} has no field {rest[0]!r}; there are {', '.join(known)}{nearest(rest[0], known)}"
         )
     options = own.pop("options", {})
-    if not isinstance(options, dict):
-        raise ConfigError(f"models.{name}.options is a table, not {options!r}")
-    if misplaced := sorted(options.keys() & {"model", "custom_ops", *_FIELDS}):
-        raise ConfigError(
-            f"models.{name}.options: {misplaced[0]!r} is not an option of the backend; move it out of options"
-        )
+    check_options(options, f"models.{name}.options", ("model", "custom_ops", *_FIELDS))
     model = own.pop("path", None)
     if "backend" in given and given["backend"] != own.get("backend", "onnxruntime"):
         options = {}  # they are those of another backend
@@ -379,3 +375,22 @@ def load_table(name: str, table: Mapping[str, Any], given: Mapping[str, Any]) ->
         return load(model, **{**own, **options, **given})
     except (ConfigError, InputError, TypeError) as error:
         raise ConfigError(f"models.{name}: {error}") from None
+
+
+def check_options(options: Any, what: str, arguments: Collection[str], given: Collection[str] = ()) -> None:
+    """Checks a table of options of a backend.
+
+    Args:
+        what: it, for messages.
+        arguments: the names of arguments that are not given as options.
+        given: the names of options that are given outside of it.
+
+    Raises:
+        ConfigError: it is no table, or has one of these names.
+    """
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"{what} is a table, not {options!r}")
+    if misplaced := sorted(options.keys() & set(arguments)):
+        raise ConfigError(f"{what}: {misplaced[0]!r} is not an option of the backend; move it out of options")
+    if twice := sorted(options.keys() & set(given)):
+        raise ConfigError(f"{what}: {twice[0]!r} is also given outside of options; give it once")

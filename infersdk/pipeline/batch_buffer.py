@@ -107,7 +107,7 @@ class BatchBuffer(Protocol):
 
         Args:
             parameters: those of `submit()`, or None. They hold for this row alone: requests with different parameters
-                share a batch. An unknown parameter is an InputError.
+                share a batch. An unknown parameter is a ConfigError of a wrapper, and an InputError of an `Infer`.
         """
 
     def move(self, source: int, target: int) -> None:

@@ -170,7 +170,8 @@ class Pipeline(Generic[Result]):
             deadline: seconds from now within which its batch has to leave; otherwise the future ends in
                 DeadlineExceeded.
             parameters: settings of the wrapper for this request alone, such as `conf=0.5`. Requests with different
-                parameters share a batch. One that the wrapper does not know fails the request with an InputError.
+                parameters share a batch. One that the wrapper does not know fails the request with a ConfigError, and
+                any for an `Infer` with an InputError.
 
         Returns:
             A future. `cancel()` takes the request back as long as its batch has not left.
@@ -261,7 +262,8 @@ class Pipeline(Generic[Result]):
     def map(
         self, items: Iterable[Any], *, in_flight: int | None = None, return_exceptions: bool = False, **parameters: Any
     ) -> Iterator[Result]:
-        """The results of any number of requests, in their order; the items may be endless.
+        """The results of any number of requests, in their order; the items may be endless. It waits for slots without
+        limit: `when_full` and `timeout` are for `submit()`.
 
         Args:
             in_flight: items that are read ahead of the result that is returned; None is as many as there are slots.
@@ -283,7 +285,7 @@ class Pipeline(Generic[Result]):
     async def infer(self, item: Any, *, deadline: float | None = None, **parameters: Any) -> Result:
         """From asyncio: the result of one request, with its parameters (see `submit()`).
 
-        Waiting for a slot blocks no thread.
+        Waiting for a slot blocks no thread. `timeout` of the settings does not limit it; `deadline` does.
 
         Raises:
             Overloaded: no slot is free, and `when_full` is "raise".

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import CancelledError, Future
 from concurrent.futures._base import PENDING
 from contextvars import ContextVar
-from numbers import Real
+from numbers import Integral, Real
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -517,9 +517,9 @@ class UntilError:
 
 def check_in_flight(count: int) -> int:
     """The number of items that are read ahead. Raises ConfigError if it is no whole number from 1."""
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+    if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
         raise ConfigError(f"in_flight is at least 1, not {count!r}; use a whole number")
-    return count
+    return int(count)
 
 
 def results_in_order(

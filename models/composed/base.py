@@ -194,7 +194,7 @@ class Composed(ImageModel[Result], Declared, ABC):
 
     @property
     def timings(self) -> Timings:
-        """How long the stages of the first model's last call took."""
+        """Those of the first model; zeros as long as the program does not call that model itself."""
         return self._first.timings
 
     @property
@@ -214,7 +214,7 @@ class Composed(ImageModel[Result], Declared, ABC):
             self.submit(example).result()
 
     def close(self) -> None:
-        """Closes the models. Requests that have not begun to run are cancelled."""
+        """Closes the models. Requests whose batch has not started raise ClosedError."""
         with ExitStack() as closing:  # it goes on after an exception of a callback
             closing.callback(self._pools.clear)
             for model in reversed(self.models.values()):

@@ -34,7 +34,7 @@ class Tile(NamedTuple):
     bottom: int
 
 
-def tile_grid(size: tuple[int, int], tile: tuple[int, int], overlap: float = 0.2) -> list[Tile]:
+def tile_grid(size: tuple[int, int], tile: int | tuple[int, int], overlap: float = 0.2) -> list[Tile]:
     """The tiles of an image, row by row.
 
     Neighbours overlap by the whole part of `overlap` times a tile's side. The last tile of a row or column ends at the
@@ -42,12 +42,13 @@ def tile_grid(size: tuple[int, int], tile: tuple[int, int], overlap: float = 0.2
 
     Args:
         size: (width, height) of the image.
-        tile: (width, height) of a tile.
+        tile: (width, height) of a tile, or its side.
         overlap: at least 0 and below 1.
 
     Raises:
         ConfigError: a side of the tile is below 1, or `overlap` is out of range.
     """
+    tile = (tile, tile) if isinstance(tile, int) else tile
     if min(tile) < 1:
         raise ConfigError(f"a tile is at least 1 x 1 pixels, not {tile[0]} x {tile[1]}")
     if not 0 <= overlap < 1:

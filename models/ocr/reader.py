@@ -17,7 +17,7 @@ from ...core.model_source import ModelLike
 from ...errors import ConfigError, InputError, nearest
 from ...image import HostImage, ImageSource, read_image
 from ...infer import Infer
-from ...loading.registry import load
+from ...loading.registry import check_options, load
 from ..declaration import Declared, Fraction, argument
 from ..details import ModelDetails
 from ..execution import Timings
@@ -110,6 +110,7 @@ class OCR(Requests[TextLines], Declared):
         self._set(own)
         if self.max_side < self.side:
             raise ConfigError(f"max_side={self.max_side} is below side={self.side}; use a max_side of side or more")
+        check_options(self.settings.options, "options", ("model", "backend", "device", "precision"), settings)
         options = {**self.settings.options, **settings}
         given = [*options, *(name for name in ("device", "precision") if getattr(self, name) is not None)]
         if given and all(isinstance(one, Infer | None) for one in (detection, recognition, orientation)):

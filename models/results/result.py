@@ -228,7 +228,10 @@ class Result(Hints, ABC):
         else:
             given = None if self.image is None else self.image.read()
         if given is None:
-            raise InputError("the image is not known any more; give it: draw(image)")
+            raise InputError(
+                "the image is not known any more: the result of a call knows it while it exists, and other results do "
+                "not; give it: draw(image), save(path, image)"
+            )
         width, height = getattr(self, "size", given.size)
         if (width, height) != given.size:
             raise InputError(

@@ -41,7 +41,7 @@ def test_a_result_type_of_ones_own(heights: Any, tmp_path: Path) -> None:
 
         def postprocess(self, outputs: Any, geometries: Any) -> list[Any]:
             (array,) = outputs.values()
-            return [heights(array[i, 0]) for i in range(len(geometries))]
+            return [heights(array[i, 0].copy()) for i in range(len(geometries))]
 
     grid = np.linspace(0, 20, 64, dtype=np.float32).reshape(1, 8, 8)
     with Surveyor(head_model(tmp_path / "heights.onnx", [grid], {}), "onnxruntime") as model:

@@ -105,7 +105,7 @@ class Pixels(VisionModel[Any]):
         return Preprocessor.stretch(input, order="gray", scale=1.0)
 
     def postprocess(self, outputs: Mapping[str, Any], geometries: Sequence[Any]) -> list[Any]:
-        return list(outputs["same"][: len(geometries)])
+        return list(outputs["same"][: len(geometries)].copy())
 
 
 def same(path: Path, *shape: int | str) -> Path:

@@ -245,6 +245,20 @@ def test_framing_and_interpolation(framing: str, interpolation: str, tmp_path: P
         assert len(model(image[..., 0])) == 3
 
 
+@pytest.mark.parametrize("framing", ["crop", "stretch"])
+def test_postprocess_gets_the_geometry_of_the_image_with_any_interpolation(framing: str, tmp_path: Path) -> None:
+    class Placed(Classifier):
+        def postprocess(self, outputs: Any, geometries: Any) -> Any:
+            return [(one.source, one.to_source([[0, 0], [3, 5]]).tolist()) for one in geometries]
+
+    image, found = np.zeros((45, 60, 3), np.uint8), []
+    for interpolation in ("bilinear", "bicubic"):
+        with Placed(mean_model(tmp_path / "m.onnx"), framing=framing, preset="unit", interpolation=interpolation) as m:
+            found += [m(image), *m([image] * 2), m.submit(image).result(60)]
+    assert found[0][0] == (60, 45)
+    assert found == [found[0]] * 8
+
+
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize(
     ("source", "resized", "corner"),

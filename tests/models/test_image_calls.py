@@ -33,6 +33,13 @@ def test_methods_of_other_programs(make: Any, name: str, message: str) -> None:
         getattr(model, name)
 
 
+@pytest.mark.parametrize("name", ["submit_many", "release", "configure_pipeline", "pipeline"])
+def test_what_the_models_of_a_composition_have(name: str) -> None:
+    message = f"^Tiled has no '{name}'; each of its `models` has its own$"
+    with Tiled(models.YOLOv5(DETECTOR, threads=1)) as model, pytest.raises(AttributeError, match=message):
+        getattr(model, name)
+
+
 @pytest.mark.parametrize(
     ("channel_order", "shape", "drawn"),
     [("bgr", (48, 64, 3), (30, 20, 10)), ("rgb", (48, 64, 3), (10, 20, 30)), ("nv12", (72, 64), (0, 0, 0))],

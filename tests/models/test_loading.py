@@ -28,6 +28,7 @@ from infersdk.models import (
     YOLOv8Pose,
     YOLOv8Seg,
     YuNet,
+    fitting_types,
     load,
     wrapper_type,
 )
@@ -127,6 +128,7 @@ def test_the_wrapper_that_fits(tmp_path: Path) -> None:
             assert type(model(IMAGE)).__name__ in ("Detections", "Classifications")
         with infersdk.load(path, backend="onnxruntime") as network:
             assert wrapper_type(network) is kind
+            assert kind in [TYPES[name] for name in fitting_types(network)]
 
 
 def test_settings_are_those_given(tmp_path: Path) -> None:
@@ -135,6 +137,7 @@ def test_settings_are_those_given(tmp_path: Path) -> None:
     given: dict[str, Any] = {"device": "cpu", "precision": "fp32", "max_batch": 4, "options": options}
     with load(path, **given) as found, type(found)(path, **given) as made, load(path) as plain:
         assert found.settings == made.settings
+        assert found.path == made.path == path
         assert {name: getattr(found, name) for name in given} == given
         assert (found.network.max_batch, found.network.options.threads) == (4, 2)
         assert (plain.settings.device, plain.network.device) == (None, "cpu")
@@ -177,6 +180,41 @@ def test_wrong_settings(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^no wrapper has a setting 'confidence'; did you mean 'conf'\?$"):
         load(open_between_two, confidence=0.5)
     assert isinstance(load(head_model(tmp_path / "v.onnx", [np.zeros((6, 84), np.float32)], {}), type="yolo11"), YOLOv8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"options": None}, "options is .*None"),
+        ({"options": {"device": "cpu"}}, "'device' is not an option of the backend; move it out of options"),
+        ({"options": {"threads": 1}, "threads": 2}, "'threads' is also given outside of options; give it once"),
+    ],
+)
+@pytest.mark.parametrize("type", [None, "yolov8"])
+def test_wrong_options(tmp_path: Path, settings: dict[str, Any], message: str, type: str | None) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})
+    with pytest.raises(ConfigError, match=message):
+        load(path, type=type, **settings)
+
+
+def test_settings_without_effect_are_refused(tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})
+    for make in (load, YOLOv8):
+        with infersdk.load(path) as network, pytest.raises(ConfigError, match="backend: these belong to load"):
+            make(network, "openvino")  # type: ignore[operator]
+        with pytest.raises(
+            ConfigError, match="preprocess='device' needs a model on a CUDA device, and m.onnx is on cpu"
+        ):
+            make(path, preprocess="device")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("make", [load, YOLOv8])
+def test_a_configuration_is_refused(tmp_path: Path, make: Any) -> None:
+    model = head_model(tmp_path / "m.onnx", [np.zeros((6, 84), np.float32)], {})
+    path = tmp_path / "app.toml"
+    path.write_text(f'[models.detector]\ntype = "yolov8"\npath = {str(model)!r}\nconf = 0.9\n')
+    with pytest.raises(ConfigError, match=r"app.toml' is a configuration, not a model file; .*models.create\(\)"):
+        make(path)
 
 
 @pytest.mark.assets

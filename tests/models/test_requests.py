@@ -10,18 +10,20 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from head_models import head_model
 from waiting import together, until
 
 from infersdk import models
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ClosedError, ConfigError, ImageError, PipelineError
+from infersdk.errors import ClosedError, ConfigError, ImageError, InferenceError, InputError, PipelineError
 from infersdk.image import read_image
-from infersdk.models import YOLOv5
+from infersdk.models import UNCHECKED, YOLOv5
 
 pytest.importorskip("onnxruntime")
 
@@ -92,6 +94,9 @@ def test_settings_of_one_call(backend: str) -> None:
             detector.submit(IMAGE, classes=["bicycle"]).result(60)
         with pytest.raises(ConfigError, match=r"'max_batch' cannot be given with a call .* conf, iou"):
             detector.submit(IMAGE, max_batch=1).result(60)
+        with pytest.raises(ConfigError, match=r"'timeout' cannot be given .*; timeout is an argument of submit\(\)$"):
+            asyncio.run(detector.infer(IMAGE, timeout=1))
+        assert len(list(detector.map([IMAGE] * 3, in_flight=np.int64(2)))) == 3  # type: ignore[arg-type]
 
 
 def test_a_bad_image_fails_alone(tmp_path: Path) -> None:
@@ -189,6 +194,63 @@ def test_a_request_and_the_pipeline_outlive_the_references_to_their_model() -> N
         same(pipeline.submit(IMAGE).result(), expected)
 
 
+class Weighing(models.Classifier):
+    """A wrapper with a setting of a call that is an array, or a function."""
+
+    weights: Annotated[Any, UNCHECKED] = None
+    per_call = frozenset({"weights"})
+
+    def postprocess(self, outputs: Any, geometries: Any) -> Any:
+        return [float(self.weights() if callable(self.weights) else self.weights.sum()) for _ in geometries]
+
+
+def test_settings_of_one_call_are_told_apart_exactly(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    zeros, some = np.zeros((64, 64)), np.zeros((64, 64))
+    some[30:40, 30:40] = 1
+    near = [np.array([0.123456789]), np.array([0.1234567894])]
+    with Weighing(head_model(tmp_path / "m.onnx", [np.zeros(10, np.float32)], {})) as model:
+        image = np.zeros((8, 8, 3), np.uint8)
+        assert [model(image, weights=one) for one in (zeros, some, *near)] == [0, 100, *(one.item() for one in near)]
+        zeros[:] = 1  # the settings of an earlier call do not change with it
+        assert [model(image, weights=one) for one in (np.zeros((64, 64)), zeros)] == [0, 4096]
+        assert [model(image, weights=lambda value=value: value) for value in (1, 2)] == [1, 2]
+
+
+@dataclass(frozen=True)
+class Scores:
+    values: Any
+
+
+class Keeping(models.Classifier):
+    """A wrapper whose results hold what `keep` makes of a row of the output."""
+
+    per_call = frozenset({"top_k"})
+    keep = staticmethod(lambda row: row)
+
+    def postprocess(self, outputs: Any, geometries: Any) -> Any:
+        return [self.keep(outputs["output0"][i]) for i, _ in enumerate(geometries)]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"top_k": 1}])
+@pytest.mark.parametrize("keep", [lambda row: row, Scores, lambda row: {"rows": [row[2:]]}])
+def test_a_result_that_is_a_view_of_the_outputs_is_refused(
+    tmp_path: Path, keep: Callable[[Any], Any], parameters: dict[str, Any]
+) -> None:
+    pytest.importorskip("onnx")
+    path = head_model(tmp_path / "m.onnx", [np.arange(10, dtype=np.float32)], {})
+    kind = type("Kept", (Keeping,), {"keep": staticmethod(keep)})
+    with kind(path) as model:
+        for _ in range(2):
+            with pytest.raises(InferenceError, match=r"postprocess\(\) returned a view of output 'output0'.*copy"):
+                model(IMAGE, **parameters)
+        with pytest.raises(InferenceError, match="returned a view"):
+            model.submit(IMAGE, **parameters).result(60)
+    copying = type("Copying", (Keeping,), {"keep": staticmethod(lambda row: keep(row.copy()))})
+    with copying(path) as model:
+        assert [type(one) for one in model([IMAGE] * 2, **parameters)] == [type(keep(np.zeros(3)))] * 2
+
+
 def test_attributes_that_a_wrapper_sets_later() -> None:
     """Buffers use the methods of the wrapper, which may depend on them."""
 
@@ -229,6 +291,13 @@ def test_closing_the_wrapper_ends_requests_that_wait() -> None:
     future = detector.submit(IMAGE)
     detector.close()
     assert isinstance(future.exception(0), ClosedError)
+    with pytest.raises(ClosedError, match="was closed; load it again"):
+        detector.configure_pipeline()
+
+
+def test_results_of_requests_do_not_know_their_image(tmp_path: Path) -> None:
+    with YOLOv5(DETECTOR, max_batch=2) as detector, pytest.raises(InputError, match=r"save\(path, image\)"):
+        detector.submit(IMAGE).result(60).save(tmp_path / "x.jpg")
 
 
 def test_closing_while_the_first_request_makes_the_pipeline() -> None:

@@ -555,6 +555,7 @@ def test_bad_transform_says_why(make: Any, kind: type[Exception], message: str) 
         (lambda: image_view(np.zeros((1, 4, 4, 3), np.uint8)), errors.ShapeError, r"\(1, 4, 4, 3\)"),
         (lambda: image_view(np.zeros(4, np.uint8)), errors.ShapeError, r"\(4,\)"),
         (lambda: image_view(np.zeros((0, 4, 3), np.uint8)), errors.ShapeError, r"\(0, 4, 3\)"),
+        (lambda: image_view(np.zeros((1, 2**20 + 1, 3), np.uint8)), errors.ShapeError, r"at most 2\*\*20"),
         (lambda: image_view(np.zeros((4, 4, 3), np.uint8), "bgra"), errors.ShapeError, "4 channels"),
         (lambda: image_view(np.zeros((4, 4, 3), np.uint8), "yuv"), errors.InputError, "'yuv'"),
         (lambda: image_view(np.zeros((4, 4), np.uint8), "nv12", [1]), errors.InputError, "uv is a uint8 .*, not list"),

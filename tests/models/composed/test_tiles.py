@@ -51,6 +51,7 @@ def test_the_overlap_is_that_of_the_decimal_number() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="overlap is a share of a tile's side, from 0 to below 1, not 1"):
         tile_grid((10, 10), (5, 5), 1.0)
+    assert tile_grid((100, 50), 40) == tile_grid((100, 50), (40, 40))
     with pytest.raises(ConfigError, match="at least 1 x 1 pixels, not 0 x 5"):
         tile_grid((10, 10), (0, 5))
     for settings in ({"merge": "best"}, {"match": "area"}, {"threshold": 2.0}, {"overlap": -0.1}):

@@ -188,6 +188,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         OCR(det, rec, text_score=2)
     with pytest.raises(ConfigError, match="unclip is -1, not a float >= 0.0"):
         OCR(det, rec, unclip=-1)
+    with pytest.raises(ConfigError, match="'device' is not an option of the backend; move it out of options"):
+        OCR(det, rec, options={"device": "cpu"})
     with pytest.raises(ConfigError, match="max_side=100 is below side=736"):
         OCR(det, rec, max_side=100)
     with pytest.raises(ConfigError, match="'xyz' - at `\\$.channel_order`; use one of 'bgr', 'nv12', 'rgb'"):

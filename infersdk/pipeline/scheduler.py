@@ -133,8 +133,8 @@ class Scheduler:
 
     - it is full; or
     - no further request can join it, since the next one in the queue is of another bucket and finds no batch; or
-    - the model runs all batches of its group that have left, and the batch holds its share of the callers, or all
-      callers are in the pipeline, so that no other request is expected (`Callers`); or
+    - the model runs all batches of its group that have left, and no other request is expected for it (`_complete()`);
+      or
     - the model is free, and the oldest request of the batch has waited `max_delay` seconds.
 
     Args:

@@ -206,6 +206,7 @@ class CudaInstance:
             with self.infer.scheduling.stream_guard:
                 results = self._postprocess.collect([row.geometry for row in rows], [row.parameters for row in rows])
             self._borrowed = []
+            self._batch.fill((), ())  # it keeps the images of the callers
         finally:
             self._return_borrowed()
         if self._measured is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,6 +158,16 @@ class HostDecoded(YOLOv5):
 
     def device_postprocess(self, infer: Any, capacity: int) -> None:
         return None
+
+
+def test_no_image_is_kept_alive(detector: YOLOv5, frames: list[Any]) -> None:
+    for _ in range(2):
+        image = frames[0].copy()
+        alive = weakref.ref(image)
+        detector(image)
+        del image
+        gc.collect()
+        assert alive() is None
 
 
 def test_a_wrapper_without_postprocessing_on_the_device(detector: YOLOv5, frames: list[Any]) -> None:

@@ -44,7 +44,7 @@ UNCHECKED = object()
 _ARGUMENT = object()
 
 #: Settings by the names that other programs have for them.
-_HABITS = {
+_FOREIGN_SETTINGS = {
     **dict.fromkeys(("threshold", "conf_thres", "conf_threshold", "score_threshold", "score", "min_score"), "conf"),
     **dict.fromkeys(("nms", "iou_thres", "iou_threshold", "nms_threshold"), "iou"),
     **dict.fromkeys(("imgsz", "img_size", "image_size", "input_size", "resolution"), "size"),
@@ -149,7 +149,7 @@ def unknown_setting(kind: type[Declared], name: str, others: str = "", options: 
 
 def nearest_setting(name: str, own: Collection[str], options: Iterable[str] = ()) -> str:
     """The end of a message about an unknown setting: `"; did you mean 'conf'?"`, or `""`."""
-    meant = _HABITS.get(name.lower())
+    meant = _FOREIGN_SETTINGS.get(name.lower())
     return f"; did you mean {meant!r}?" if meant in own else nearest(name, [*own, *options])
 
 

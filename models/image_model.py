@@ -29,7 +29,7 @@ __all__ = ["CancellableRequest", "ImageModel"]
 Result = TypeVar("Result")
 
 #: What to use for the methods that models of other programs have, and compositions have not.
-_HABITS = {
+_FOREIGN_METHODS = {
     **dict.fromkeys(("predict", "detect", "forward"), "call it: model(image)"),
     "track": "Tracker().update(model(frame)) numbers the objects of a video",
     **dict.fromkeys(("to", "cuda", "cpu", "half"), "device= and precision= are arguments of a wrapper's constructor"),
@@ -65,8 +65,8 @@ class ImageModel(Generic[Result]):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if name in _HABITS and not hasattr(type(self), name):
-                raise AttributeError(f"{type(self).__name__} has no {name!r}; {_HABITS[name]}", name=name)
+            if name in _FOREIGN_METHODS and not hasattr(type(self), name):
+                raise AttributeError(f"{type(self).__name__} has no {name!r}; {_FOREIGN_METHODS[name]}", name=name)
             return object.__getattribute__(self, name)  # raises the error again, also that of a property
 
     @overload  # a HostImage is a tuple, too

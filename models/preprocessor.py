@@ -15,6 +15,7 @@ from ..errors import ConfigError, ImageError, UnsupportedModelError
 from ..image import DeviceImage, Geometry, HostImage, ImageSource, PixelTransform, read_image
 from ..image.batch import ImageBatch, shared_workers
 from ..ops import resample
+from ..pipeline.batch_buffer import DEFAULT_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +35,6 @@ Size = tuple[int, int]
 #: The second input of networks that scale their boxes themselves (D-FINE, RT-DETR): (width, height) of each image. It
 #: is filled with the size of the network's input, so that boxes are pixels of the input.
 SIZE_INPUT = "orig_target_sizes"
-#: Maximum batch size where nothing else limits it.
-DEFAULT_BATCH = 8
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 #: Minimum number of slots for a model whose batches of one row run side by side on a processor.
-DEFAULT_SLOTS = 24
+LEAST_SLOTS = 24
 #: Batches that fill at a time, one for each bucket.
 MOST_FILLING = 4
 #: Maximum number of threads that read and preprocess.
@@ -395,7 +395,7 @@ def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> Pipel
             count = instances + 1 + min(len(first.buckets()), MOST_FILLING)
             shares = network is not None and network.scheduling.one_core_clones > 0
             if first.capacity == 1 and shares:
-                count = max(count, DEFAULT_SLOTS)
+                count = max(count, LEAST_SLOTS)
             if settings.slots is not None:
                 count = max(-(-settings.slots // (first.capacity * len(models))), 1)
             buffers = [first]

@@ -7,7 +7,7 @@ import operator
 import os
 import reprlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +80,8 @@ OWN_NAMES = frozenset({"xyxy", "score", "class_id", "label", "boxes", "scores", 
 
 
 def _checked(columns: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any]:
-    """The columns: those with a known name as arrays of float32 and as `Masks`, and lists as arrays."""
-    checked = {name: _as_array(one) if isinstance(one, (list, tuple)) else one for name, one in columns.items()}
+    """The columns as arrays and `Masks`; those with a known name as arrays of float32, and as `Masks`."""
+    checked = {name: _as_column(name, one) for name, one in columns.items()}
     for name, (dimensions, last, words) in _SHAPES.items():
         if name in columns:
             array = checked[name] = np.asarray(columns[name], np.float32)
@@ -110,10 +110,10 @@ class Detections(Rows[Detection]):
         names: the class names by class_id; a class without one is called by its number.
         size: (width, height) of the image.
         stats: the number of candidates, and of those that limits left out.
-        columns: further values of each box by name: lists, arrays whose first axis is that of the boxes, or objects
-            that are indexed like an array. Filters and slices keep them together. These names have a meaning of their
-            own: `mask` (see `masks`; an array (N, height, width) becomes `Masks`), `keypoints`, `oriented`, and
-            `track_id`, the number that a tracker gives. Drawing and exports know them.
+        columns: further values of each box by name: arrays whose first axis is that of the boxes. Lists and other
+            values in an order, such as a pandas Series, become arrays. Filters and slices keep them together. These
+            names have a meaning of their own: `mask` (see `masks`; an array (N, height, width) becomes `Masks`),
+            `keypoints`, `oriented`, and `track_id`, the number that a tracker gives. Drawing and exports know them.
     """
 
     data: npt.NDArray[Any]
@@ -148,6 +148,7 @@ class Detections(Rows[Detection]):
             ShapeError: the arrays have other shapes, or other numbers of rows.
             InputError: an edge or a score is not a finite number, a class id is not a whole number of int32, or `size`
                 is not two whole numbers from 1.
+            InputError: a column; see `with_columns()`.
         """
         boxes, values = as_numbers("xyxy", xyxy, np.float32), as_numbers("scores", scores, np.float32)
         boxes = boxes if boxes.size else boxes.reshape(0, 4)
@@ -275,6 +276,7 @@ class Detections(Rows[Detection]):
         Raises:
             ShapeError: a column has another number of rows than there are boxes.
             InputError: a column has the name of a value that every box has, such as `label`.
+            InputError: a column is a set or a mapping, or cannot be read as an array.
         """
         return dataclasses.replace(self, columns={**self.columns, **columns})
 
@@ -415,6 +417,21 @@ def _row_count(column: Any) -> int | None:
         return None if isinstance(column, (str, bytes)) else len(column)
     except TypeError:
         return None
+
+
+def _as_column(name: str, values: Any) -> npt.NDArray[Any] | Masks:
+    """A column by position of its boxes: a pandas Series is indexed by label, and a range by no mask."""
+    if isinstance(values, (np.ndarray, Masks)):
+        return values
+    if isinstance(values, (Set, Mapping)):
+        raise InputError(
+            f"column {name!r} is a {type(values).__name__}, {reprlib.repr(values)}; give a list or an array of one "
+            "value for each box, in their order"
+        )
+    try:
+        return np.asarray(values) if hasattr(values, "__array__") else _as_array(list(values))
+    except (TypeError, ValueError, RuntimeError) as error:  # a tensor on a GPU, for example
+        raise InputError(f"column {name!r} cannot be read as an array: {error}; give a list or an array") from None
 
 
 def _as_array(values: Sequence[Any]) -> npt.NDArray[Any]:

@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import pickle
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,38 @@ def test_lists_as_columns() -> None:
         assert taken["speed"].tolist() == [2.0, 4.0]
         assert [type(one) for one in taken["second"]] == [Classifications, type(None)]
     assert found.to_tensors()["detection_speed"].dtype == np.float64
+
+
+class Labelled:
+    """An array that is indexed by labels, as a pandas Series is."""
+
+    def __init__(self, values: list[int]) -> None:
+        self.values = dict(enumerate(values))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, label: Any) -> Any:
+        return self.values[label] if isinstance(label, int) else Labelled([*self.values.values()][label])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array([*self.values.values()], dtype)
+
+
+@pytest.mark.parametrize(
+    "column", [Labelled([10, 11, 12]), range(10, 13), deque([10, 11, 12]), {"a": 10, "b": 11, "c": 12}.values()]
+)
+def test_columns_are_indexed_by_position(column: Any) -> None:
+    found = boxes(3).with_columns(tag=column)
+    assert [row.columns["tag"] for row in found[::-1]] == [12, 11, 10]
+    assert [row["tag"] for row in found[found.scores < 0.8].to_dicts()] == [11, 12]
+    assert found[[2, 0]].to_tensors()["detection_tag"].tolist() == [12, 10]
+
+
+def test_columns_without_an_order_are_refused() -> None:
+    for column in ({1, 2, 3}, {0: "a", 1: "b", 2: "c"}):
+        with pytest.raises(InputError, match=rf"'tag' is a {type(column).__name__}, .*; give a list or an array of on"):
+            boxes(3).with_columns(tag=column)
 
 
 # ---- to other programs ----

@@ -188,12 +188,13 @@ class _Locked(msgspec.Struct, frozen=True):
 
 
 def _read_lock(path: Path) -> Mapping[str, str] | None:
-    """The pinned address of each address; None without a lock file."""
+    """The pinned address of each address, and of each pinned one itself; None without a lock file."""
     if not path.exists():
         return None
     try:
         entries = msgspec.json.decode(_content(path, MAX_BYTES["json"]), type=dict[str, _Locked])
-        return {name: with_digest(entry.address, entry.sha256) for name, entry in entries.items()}
+        pinned = {name: with_digest(entry.address, entry.sha256) for name, entry in entries.items()}
+        return pinned | {one: one for one in pinned.values()}  # `_anchor_paths` visits a table for each alias of it
     except (ValueError, RecursionError, ConfigError) as error:
         raise ConfigError(
             f"the lock file {str(path)!r} is damaged: {error}; `infersdk fetch` writes it again"

@@ -221,6 +221,16 @@ def test_yaml_may_share_settings_by_aliases(tmp_path: Path) -> None:
     assert found["models"]["y"] == {"conf": 0.5, "path": str(tmp_path / "a.onnx")}
 
 
+def test_yaml_may_share_an_address_that_is_locked(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    address, digest = "https://example.com/a.onnx", "0" * 64
+    (tmp_path / "a.yaml").write_text(f"models:\n  x: &usual {{path: '{address}'}}\n  y: *usual\n  z: {{<<: *usual}}\n")
+    lock = msgspec.json.encode({address: {"address": address, "sha256": digest, "size": 1}})
+    (tmp_path / "a.yaml.lock").write_bytes(lock)
+    found = read(tmp_path / "a.yaml")["models"]
+    assert [table["path"] for table in found.values()] == [f"{address}#sha256={digest}"] * 3
+
+
 def test_a_mapping_is_checked_too() -> None:
     itself: dict[str, Any] = {}
     itself["a"] = [itself]

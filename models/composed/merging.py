@@ -48,11 +48,15 @@ def merge_views(
         decoder: what decoded the image; see `Detections`.
 
     Returns:
-        The boxes, best first, with the columns that all parts have.
+        The boxes, best first, with the columns that all parts with boxes have.
 
     Raises:
         UnsupportedModelError: the boxes are oriented, and `merge` is of another kind than "nms".
     """
+    stats, names = [part.stats for part in parts], parts[0].names
+    views = list(zip(parts, offsets, strict=True))
+    # A `postprocess()` may leave out the columns where it finds nothing.
+    parts, offsets = zip(*([view for view in views if len(view[0])] or views[:1]), strict=True)
     data = np.concatenate([part.data for part in parts])
     data["row"] = np.arange(len(data))
     counts = [len(part) for part in parts]
@@ -86,14 +90,13 @@ def merge_views(
             columns[name] = masks[keep] if merge.kind == "nms" else _unions(masks, group, keep)
         else:
             columns[name] = _moved(name, column, shifts)[keep]
-    stats = [part.stats for part in parts]
     total = DetectStats(
         sum(s.candidates for s in stats),
         sum(s.dropped_candidates for s in stats),
         len(keep),
         sum(s.dropped_detections for s in stats),
     )
-    return Detections(merged, parts[0].names, size, total, columns, decoder=decoder)
+    return Detections(merged, names, size, total, columns, decoder=decoder)
 
 
 def _around(boxes: npt.NDArray[np.float32], group: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.float32]:

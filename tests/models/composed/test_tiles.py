@@ -339,6 +339,17 @@ def test_columns_come_along() -> None:
         np.testing.assert_array_equal(both.keypoints, [[[50, 20, 0.5]]])
 
 
+def test_a_part_without_boxes_may_have_no_columns() -> None:
+    points = np.array([[[50, 20, 0.5]]], np.float32)
+    one = view([[5, 12, 40, 32]], [0.8], keypoints=points, mask=np.ones((1, 40, 60), bool))
+    for parts in ([view([], []), one, view([], [])], [one, view([], []), view([], [])]):
+        offsets = [(40 * (part is one), 0) for part in parts]
+        result = merge_views(parts, offsets, (100, 40), Merge("nms", "smaller", 0.5, False))
+        np.testing.assert_array_equal(result.keypoints, np.float32([[[90, 20, 0.5]]]))
+        assert [mask.box[0] for mask in result.masks] == [40]
+        assert result.stats.kept == 1
+
+
 def test_oriented_boxes_match_by_their_angles() -> None:
     """Three long boxes at 45 degrees, side by side: their enclosing boxes overlap, they do not."""
     centres = np.array([[100.0, 100], [114, 86], [128, 72]])

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ...errors import ClosedError, ConfigError, ImageError, InputError
-from ...image import DeviceImage, HostImage, ImageSource, SharedImage
+from ...image import DeviceImage, HostImage, ImageSource, SharedImage, read_image
 from ...image.uploads import UploadPools
 from ..results import Result
 from ..results.plain import plain_rows, plain_value
-from .base import Composed, check_models
+from .base import Composed, check_models, whole_image
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -122,7 +124,7 @@ class ModelGroup(Composed[GroupResult]):
 
     Attributes:
         models: the models by name.
-        channel_order: as of the first model.
+        channel_order: as of the first model; all models take arrays in this order.
 
     Raises:
         ConfigError: there is no model, one of them is no wrapper, two names have the same one, or a name is that of an
@@ -167,8 +169,7 @@ class ModelGroup(Composed[GroupResult]):
                     f"{name}={own!r}: settings of a request are a mapping by the name of a model, of "
                     f"{', '.join(self.models)}: {next(iter(self.models))}={{'conf': 0.5}}"
                 )
-        is_shared = isinstance(image, SharedImage) or DeviceImage.is_one(image)
-        shared = image if is_shared else SharedImage(image, self._pools)
+        shared = self._shared(image)
         outcomes: dict[str, Any] = {}
 
         def ended(name: str, outcome: list[Any]) -> None:
@@ -182,6 +183,18 @@ class ModelGroup(Composed[GroupResult]):
                 request.submit(model, [shared], then, settings.get(name))
             except Exception as error:  # no slot is free, or the model is closed: the others run
                 then([error])
+
+    def _shared(self, image: Any) -> Any:
+        """The image for all models. An array is in the order of the group, whatever the order of a model is.
+
+        Raises:
+            ImageError: it cannot be read.
+        """
+        if DeviceImage.is_one(image):
+            return whole_image(image, self.channel_order)
+        if isinstance(image, np.ndarray) or hasattr(image, "__dlpack__"):
+            image = read_image(image, channel_order=self.channel_order)
+        return image if isinstance(image, SharedImage) else SharedImage(image, self._pools)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {', '.join(f'{name}={model!r}' for name, model in self.models.items())}>"

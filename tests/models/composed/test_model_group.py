@@ -302,6 +302,20 @@ def test_an_array_keeps_the_order_that_each_model_gives_it() -> None:
     assert shared.read().pixels is IMAGE
 
 
+def test_models_take_an_array_in_the_order_of_the_group() -> None:
+    pixels = read_image(DIGITS).pixels
+    colours = np.dstack([pixels[..., 0], pixels[..., 1] // 2, np.zeros_like(pixels[..., 2])])
+    with (
+        YOLOv5(DETECTOR, threads=1) as model,
+        ModelGroup(rgb=YOLOv5(DETECTOR, threads=1, channel_order="rgb"), bgr=model.clone()) as group,
+    ):
+        expected = model(np.ascontiguousarray(colours[..., ::-1]))
+        assert not np.array_equal(model(colours).scores, expected.scores)
+        for result in (group(colours), group.submit(colours).result(30), next(group.map([colours]))):
+            for one in result.values():
+                np.testing.assert_array_equal(one.scores, expected.scores)
+
+
 @pytest.mark.gpu
 def test_an_image_is_copied_to_a_device_once(files: dict[str, Path]) -> None:
     from infersdk.core.stream import device_count

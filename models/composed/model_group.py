@@ -149,7 +149,10 @@ class ModelGroup(Composed[GroupResult]):
         if taken := sorted(_ARGUMENTS & models.keys()):
             raise ConfigError(f"{taken[0]!r} is an argument of submit() or map(); give the model another name")
         if len({id(model) for model in models.values()}) < len(models):
-            raise ConfigError("two names of the group have the same model; give each its own, by model.clone()")
+            raise ConfigError(
+                "two names of the group have the same model; give each its own: model.clone() of a wrapper, and of a "
+                "composition a second one with models of its own"
+            )
 
     def result_type(self) -> type[GroupResult]:
         """The type of the result of an image."""

@@ -272,6 +272,9 @@ def test_wrong_groups(files: dict[str, Path]) -> None:
     with YOLOv8(files["detector"]) as model:
         with pytest.raises(ConfigError, match=r"same model.*clone"):
             ModelGroup(a=model, b=model)
+        group = ModelGroup(a=model)
+        with pytest.raises(ConfigError, match=r"same model.*of a composition a second one"):
+            ModelGroup(a=group, b=group)
         with pytest.raises(ConfigError, match="'deadline' is an argument"):
             ModelGroup(deadline=model)
         with pytest.raises(ConfigError, match="in_flight is at least 1, not 0"):

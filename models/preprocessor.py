@@ -343,11 +343,11 @@ _resize = lru_cache(maxsize=64)(Geometry.resize)
 
 
 def as_size(size: int | Sequence[int] | None, what: str) -> Size | None:
-    """`640` or `(640, 384)` as (width, height)."""
+    """`640` or `(640, 384)` as (width, height). Raises ConfigError for anything but whole numbers from 1."""
     if size is None:
         return None
-    sides = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, Sequence) else ()
-    if len(sides) != 2 or not all(isinstance(side, int) and side >= 1 for side in sides):
+    sides = tuple(size) if isinstance(size, Sequence) else (size, size)
+    whole = [isinstance(side, (int, np.integer)) and not isinstance(side, bool) and side >= 1 for side in sides]
+    if len(sides) != 2 or not all(whole):
         raise ConfigError(f"{what} is a number of pixels or (width, height), not {size!r}")
-    width, height = sides
-    return width, height
+    return int(sides[0]), int(sides[1])

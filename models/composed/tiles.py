@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from numbers import Real
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from ...errors import ConfigError
@@ -46,16 +47,16 @@ def tile_grid(size: tuple[int, int], tile: int | tuple[int, int], overlap: float
         overlap: at least 0 and below 1.
 
     Raises:
-        ConfigError: a side of the tile is below 1, or `overlap` is out of range.
+        ConfigError: a side of the image or the tile is not a whole number from 1, or `overlap` is out of range.
     """
-    tile = (tile, tile) if isinstance(tile, int) else tile
-    if min(tile) < 1:
-        raise ConfigError(f"a tile is at least 1 x 1 pixels, not {tile[0]} x {tile[1]}")
-    if not 0 <= overlap < 1:
-        raise ConfigError(f"overlap is a share of a tile's side, from 0 to below 1, not {overlap}")
-    columns, rows = (_starts(side, of_tile, overlap) for side, of_tile in zip(size, tile, strict=True))
+    whole, part = as_size(size, "size"), as_size(tile, "tile")
+    if whole is None or part is None:
+        raise ConfigError(f"size is {size} and tile {tile}; give both, in pixels: tile_grid((1920, 1080), 640)")
+    if not isinstance(overlap, Real) or not 0 <= overlap < 1:
+        raise ConfigError(f"overlap is a share of a tile's side, from 0 to below 1, not {overlap!r}")
+    columns, rows = (_starts(side, of_tile, overlap) for side, of_tile in zip(whole, part, strict=True))
     return [
-        Tile(left, top, min(left + tile[0], size[0]), min(top + tile[1], size[1])) for top in rows for left in columns
+        Tile(left, top, min(left + part[0], whole[0]), min(top + part[1], whole[1])) for top in rows for left in columns
     ]
 
 

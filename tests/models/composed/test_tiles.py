@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -52,8 +53,21 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="overlap is a share of a tile's side, from 0 to below 1, not 1"):
         tile_grid((10, 10), (5, 5), 1.0)
     assert tile_grid((100, 50), 40) == tile_grid((100, 50), (40, 40))
-    with pytest.raises(ConfigError, match="at least 1 x 1 pixels, not 0 x 5"):
-        tile_grid((10, 10), (0, 5))
+    assert tile_grid((100, 50), np.int64(40)) == tile_grid((100, 50), (40, np.int32(40)))
+    for wrong in ((0, 5), 0, True, (True, 5), 640.0, (640.5, 640), (1, 1, 1), "64"):
+        with pytest.raises(
+            ConfigError, match=rf"tile is a number of pixels or \(width, height\), not {re.escape(repr(wrong))}"
+        ):
+            tile_grid((10, 10), wrong)
+    with pytest.raises(ConfigError, match=r"size is a number of pixels or \(width, height\), not \(0, 5\)"):
+        tile_grid((0, 5), 5)
+    with pytest.raises(ConfigError, match="overlap is a share of a tile's side, .*, not 'x'"):
+        tile_grid((10, 10), 5, "x")
+    with (
+        models.YOLOv5(DETECTOR) as model,
+        pytest.raises(ConfigError, match="tile is a number of pixels or .*, not True"),
+    ):
+        Tiled(model, tile=True)
     for settings in ({"merge": "best"}, {"match": "area"}, {"threshold": 2.0}, {"overlap": -0.1}):
         with models.YOLOv5(DETECTOR) as model, pytest.raises(ConfigError, match=str(next(iter(settings.values())))):
             Tiled(model, **settings)

@@ -74,7 +74,10 @@ class Detection(Row):
 
 
 #: The dimensions and the sizes of the last axis of known columns, and their shape in words.
-_SHAPES = {"keypoints": (3, (2, 3), "(boxes, points, 2 or 3)"), "oriented": (2, (5,), "(boxes, 5)")}
+_SHAPES = {
+    "keypoints": (3, (2, 3), "(boxes, points, 2 or 3), and (0, points, 2 or 3) for no boxes"),
+    "oriented": (2, (5,), "(boxes, 5)"),
+}
 #: Names that a box has already: in its dict, among the tensors, and in supervision's data.
 OWN_NAMES = frozenset({"xyxy", "score", "class_id", "label", "boxes", "scores", "classes", "labels", "class_name"})
 
@@ -84,7 +87,10 @@ def _checked(columns: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any
     checked = {name: _as_column(name, one) for name, one in columns.items()}
     for name, (dimensions, last, words) in _SHAPES.items():
         if name in columns:
-            array = checked[name] = np.asarray(columns[name], np.float32)
+            array = as_numbers(name, columns[name], np.float32)
+            if array.shape == (0,) and dimensions == 2:  # an empty list; the number of points is not known
+                array = array.reshape(0, *last)
+            checked[name] = array
             if array.ndim != dimensions or array.shape[-1] not in last:
                 raise ShapeError(f"column {name!r} has shape {array.shape}; use {words}")
     if "track_id" in columns and (kind := np.asarray(checked["track_id"]).dtype).kind not in "iu":
@@ -93,7 +99,10 @@ def _checked(columns: Mapping[str, Any], size: tuple[int, int]) -> dict[str, Any
             raise InputError(f"column 'track_id' is of {kind}; use whole numbers, -1 for boxes without one")
     if "mask" in columns:
         masks = columns["mask"]
-        masks = checked["mask"] = masks if isinstance(masks, Masks) else Masks.of(masks)
+        if not isinstance(masks, Masks):
+            is_list = not len(masks) and np.ndim(masks) == 1  # an empty one
+            masks = Masks.of(np.zeros((0, size[1], size[0]), np.bool_) if is_list else masks)
+        checked["mask"] = masks
         if masks.size != size:
             raise ShapeError(
                 f"column 'mask' has masks of {masks.size[0]} x {masks.size[1]} for an image of {size[0]} x {size[1]}"
@@ -142,7 +151,8 @@ class Detections(Rows[Detection]):
             class_ids: (N,); None is class 0 for all.
             names, size: as the attributes.
             stats: None says that nothing was left out.
-            columns: further columns by name.
+            columns: further columns by name. For no boxes each may be an empty list, apart from `keypoints`, which has
+                the shape (0, points, 2 or 3).
 
         Raises:
             ShapeError: the arrays have other shapes, or other numbers of rows.

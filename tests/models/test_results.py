@@ -396,6 +396,18 @@ def test_no_boxes_at_all(empty: Any) -> None:
     assert Detections.of(empty, [], names=NAMES, size=(64, 48)).xyxy.shape == (0, 4)
 
 
+def test_columns_of_no_boxes() -> None:
+    found = Detections.of([], [], names=NAMES, size=(64, 48), mask=[], oriented=[], track_id=[])
+    assert found.masks.numpy().shape == (0, 48, 64)
+    assert found.corners.shape == (0, 4, 2)
+    with pytest.raises(ShapeError, match=r"'keypoints' has shape \(0,\); use .* \(0, points, 2 or 3\) for no"):
+        Detections.of([], [], names=NAMES, size=(64, 48), keypoints=[])
+    with pytest.raises(ShapeError, match="'mask' has masks of 8 x 9 for an image of 64 x 48"):
+        Detections.of([], [], names=NAMES, size=(64, 48), mask=np.zeros((0, 9, 8)))
+    with pytest.raises(InputError, match="keypoints cannot be read as an array of numbers"):
+        boxes(2, {"keypoints": [[[0, 1]], [[2]]]})
+
+
 @pytest.mark.parametrize("number", [1.7, float("nan"), 2**40])
 def test_class_ids_are_whole_numbers(number: float) -> None:
     def made(class_ids: Any) -> Detections:

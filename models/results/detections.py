@@ -158,7 +158,7 @@ class Detections(Rows[Detection]):
             ShapeError: the arrays have other shapes, or other numbers of rows.
             InputError: an edge or a score is not a finite number, a class id is not a whole number of int32, or `size`
                 is not two whole numbers from 1.
-            InputError: a column; see `with_columns()`.
+            InputError: `names` is no list; or a column is wrong, see `with_columns()`.
         """
         boxes, values = as_numbers("xyxy", xyxy, np.float32), as_numbers("scores", scores, np.float32)
         boxes = boxes if boxes.size else boxes.reshape(0, 4)
@@ -173,6 +173,8 @@ class Detections(Rows[Detection]):
                 f"box {wrong[0]} of {len(boxes)} has the edges {boxes[wrong[0]].tolist()} and the score "
                 f"{values[wrong[0]]}; leave out boxes that are not finite"
             )
+        if _row_count(names) is None:
+            raise InputError(f"names is {names!r:.80}; give a list of the class names, which may be empty")
         data = np.zeros(len(boxes), DETECTION)
         try:
             width, height = map(operator.index, size)
@@ -457,7 +459,9 @@ def _as_array(values: Sequence[Any]) -> npt.NDArray[Any]:
 def as_numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
     """Values as an array; raises InputError for values that are not numbers, and for rows of different lengths."""
     try:
-        array = np.asarray(values, dtype)
+        array = np.asarray(values)
+        if array.dtype.kind not in "cmMSU":  # of which NumPy makes real numbers too
+            array = np.asarray(array, dtype)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
     if array.dtype.kind not in "biuf":

@@ -366,8 +366,11 @@ def test_equality_of_rows_does_not_ask_the_columns() -> None:
         ([[0, 0, 1, 1], [0, 0, np.nan, 1]], [0.5, 0.4], None, InputError, "box 1 of 2 has the edges .*; leave out"),
         (np.zeros((1, 4)), [np.inf], None, InputError, "box 0 of 1 has .* and the score inf"),
         ([[0, 0, 1, 1], [0, 0]], [0.5, 0.4], None, InputError, "xyxy cannot be read as an array of numbers"),
-        ("abcd", [0.5], None, InputError, "xyxy cannot be read as an array of numbers"),
-        (np.zeros((1, 4)), ["a"], None, InputError, "scores cannot be read as an array of numbers"),
+        ("abcd", [0.5], None, InputError, "xyxy are of <U4, 'abcd' for example; give numbers"),
+        ([["1", "1", "2", "2"]], [0.5], None, InputError, "xyxy are of <U1, .*; give numbers"),
+        (np.zeros((1, 4)), ["0.5"], None, InputError, r"scores are of <U3, \['0.5'\] for example; give numbers"),
+        (np.zeros((1, 4)), [0.5 + 1j], None, InputError, "scores are of complex128"),
+        (np.zeros((1, 4)), [object()], None, InputError, "scores cannot be read as an array of numbers"),
         (np.zeros((1, 4)), [0.5], ["a"], InputError, r"class_ids are of <U1, \['a'\]"),
         (np.zeros((1, 4)), [0.5], [None], InputError, "class_ids are of object"),
         (np.zeros((2, 4)), [0.5, 0.4], [[1], [1, 2]], InputError, "class_ids cannot be read as an array of numbers"),
@@ -389,6 +392,12 @@ def test_sizes_of_any_whole_numbers(size: Any) -> None:
 def test_sizes_that_are_none(size: Any) -> None:
     with pytest.raises(InputError, match=r"^size is .*; give \(width, height\) of the image, in whole pixels"):
         Detections.of([[0, 0, 1, 1]], [0.5], names=NAMES, size=size)
+
+
+@pytest.mark.parametrize("names", [None, "person", 3])
+def test_names_that_are_no_list(names: Any) -> None:
+    with pytest.raises(InputError, match=f"^names is {names!r}; give a list of the class names"):
+        Detections.of([[0, 0, 1, 1]], [0.5], names=names, size=(64, 48))
 
 
 @pytest.mark.parametrize("empty", [[], np.zeros((0, 4)), np.zeros((4, 0))])

@@ -19,12 +19,13 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
+import os
 import re
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard, TypeVar
+from typing import Any, NoReturn, TypeGuard, TypeVar
 
 import msgspec
 
@@ -33,9 +34,6 @@ from .core.model_source import is_address, with_digest
 from .core.text import HEX_32, without_password
 from .data import CLASS_NAMES
 from .errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = [
     "addresses_of", "check_values", "convert", "is_file_of_names", "lock_path", "model_files", "model_table",
@@ -159,13 +157,16 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any], *, locked: bool = T
 
     Raises:
         ConfigError: the lock file does not have an address, or is damaged.
+        ConfigError: it is neither a path nor a mapping.
         ConfigError: no such file, an unknown suffix, a syntax error (with its line), or a file that is larger or nested
             deeper than any configuration.
     """
     if isinstance(source, Mapping):
         data, name = dict(source), "the configuration"
-    else:
+    elif isinstance(source, (str, os.PathLike)):
         data, name = _read_file(Path(source)), repr(str(source))
+    else:
+        raise ConfigError(f"a configuration is the path of a file or a mapping, not {source!r}")
     try:
         check_values(data)
     except ValueError as error:

@@ -356,6 +356,12 @@ def test_a_configuration_is_a_regular_file(tmp_path: Path) -> None:
             read(tmp_path / f"{name}.json")
 
 
+@pytest.mark.parametrize("wrong", [None, 3, b"app.toml"])
+def test_what_is_neither_a_path_nor_a_mapping(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=f"a configuration is the path of a file or a mapping, not {wrong!r}"):
+        read(wrong)
+
+
 def test_what_is_no_table() -> None:
     from infersdk.pipeline import PipelineSettings
 

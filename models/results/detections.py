@@ -479,9 +479,9 @@ def _class_numbers(class_ids: npt.ArrayLike) -> npt.NDArray[np.int32]:
 
 
 def _column_tensor(column: Any) -> ResultTensor:
-    """Numbers as they are; of any other column (masks, results of a second model) each row as JSON."""
+    """Numbers in the byte order of the machine; of any other column (masks, results of a model) each row as JSON."""
     if isinstance(column, np.ndarray) and column.dtype.kind in "biuf":
-        return ResultTensor(lambda: column, 1)
+        return ResultTensor(lambda: column.astype(column.dtype.newbyteorder("="), copy=False), 1)
     return ResultTensor(
         lambda: bytes_array([
             msgspec.json.encode(plain_data(plain_value(column[index]))) for index in range(len(column))

@@ -143,6 +143,13 @@ def test_lists_as_columns() -> None:
     assert found.to_tensors()["detection_speed"].dtype == np.float64
 
 
+def test_columns_of_another_byte_order() -> None:
+    found = boxes(2).with_columns(speed=np.array([1.5, 2.0], ">f4"))
+    assert found.to_tensors()["detection_speed"].tolist() == [1.5, 2.0]
+    (spec,) = [spec for spec in found.tensor_specs() if spec.name == "detection_speed"]
+    assert spec.dtype == np.float32
+
+
 class Labelled:
     """An array that is indexed by labels, as a pandas Series is."""
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from threading import RLock
+from collections.abc import Mapping
+from threading import Lock, RLock
 from time import monotonic
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -184,7 +183,8 @@ class Infer(ABC):
         custom_ops: Any = None,
     ) -> None:
         self._closed = True  # until loading is complete
-        self._in_use, self._closing = process_end.new_run_lock(), RLock()  # held by the running call
+        self._in_use = process_end.new_run_lock()  # The running call holds it.
+        self._closing, self._restoring = RLock(), RLock()  # A thread takes them before and after `_in_use`.
         self._side_by_side: list[None] = []  # an entry for each call of `SideBySide`
         self._held: list[Any] = []  # the blocks of the bound tensors
         self.custom_ops = custom_ops  # the `OperatorSet` of the model, or None
@@ -281,9 +281,9 @@ class Infer(ABC):
             for spec in specs:
                 if spec.name == name:
                     spec.check(tensor.shape, tensor.dtype, side)
-                    tensors[name] = tensor
-                    self._lent.add(name)
                     self._bound = None
+                    self._lent.add(name)
+                    tensors[name] = tensor
                     return
         raise InputNameError(f"no input or output {name!r}; there are {[*self._inputs, *self._outputs]}")
 
@@ -296,15 +296,9 @@ class Infer(ABC):
             InputError: the tensor of an output is bound to another name, too.
             InUseError: another thread runs it.
         """
-        if process_end.begun:
-            process_end.stop_daemon()
-        if not self._in_use.acquire(False):
-            raise self._used_twice()
-        try:
+        with self._using():
             self._begin_run()
             self._wait()
-        finally:
-            self._in_use.release()
         return self._outputs_view
 
     def enqueue(self) -> Mapping[str, Tensor]:
@@ -380,7 +374,8 @@ class Infer(ABC):
             twin = type(self).__new__(type(self))
             twin.__dict__.update(self.__dict__)
             twin._closed = True
-            twin._in_use, twin._closing, twin._held = process_end.new_run_lock(), RLock(), []
+            twin._in_use, twin._held = process_end.new_run_lock(), []
+            twin._closing, twin._restoring = RLock(), RLock()
             if self.memory_budget is not None:
                 self.memory_budget.require(self._instance_needs(), "close another clone, use a smaller max_batch")
             with twin._using(), charging(self.memory_budget):
@@ -407,7 +402,7 @@ class Infer(ABC):
             ClosedError: it is closed.
             InUseError: another thread runs it.
         """
-        with self._closing, self._using():
+        with self._closing, self._using(), self._restoring:
             if self._released and not self._closed:
                 return
             self._check_open()
@@ -424,7 +419,7 @@ class Infer(ABC):
         """
         with self._closing:
             if not self._closed:
-                with self._using():
+                with self._using(), self._restoring:
                     self._closed = True
                     if not self._released:
                         self._close()
@@ -449,23 +444,21 @@ class Infer(ABC):
 
     # ---- shared machinery ----
 
-    @contextmanager
-    def _using(self) -> Iterator[None]:
-        """Holds the Infer for the calling thread. Raises InUseError if another one has it."""
+    def _using(self) -> Lock:
+        """The lock that holds the Infer for the calling thread in a `with` block. Raises InUseError if another one has
+        it.
+
+        The handler of a signal may raise an exception after `acquire()` returns, but not between `with` and its block.
+        A thread that comes between the check and the `with` runs first.
+        """
         if process_end.begun:
             process_end.stop_daemon()
-        if not self._in_use.acquire(False):
-            raise self._used_twice()
-        try:
-            yield
-        finally:
-            self._in_use.release()
-
-    def _used_twice(self) -> InUseError:
-        return InUseError(
-            f"two threads use the {self.backend} model {self.model.name} at the same time; give each thread a clone() "
-            "of its own, or submit requests to an infersdk.Pipeline"
-        )
+        if self._in_use.locked():
+            raise InUseError(
+                f"two threads use the {self.backend} model {self.model.name} at the same time; give each thread a "
+                "clone() of its own, or submit requests to an infersdk.Pipeline"
+            )
+        return self._in_use
 
     def _check_open(self) -> None:
         """Raises ClosedError for a closed one; takes up again one that was released."""
@@ -476,7 +469,7 @@ class Infer(ABC):
 
     def _take_up(self) -> None:
         """The runtime and the tensors again; those of the caller are bound as they were. The next run checks these."""
-        with self._closing:
+        with self._restoring:
             if not self._released:  # another thread has taken it up
                 return
             before = self._inputs, self._outputs, self._lent

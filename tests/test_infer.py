@@ -15,6 +15,7 @@ from threading import RLock
 import numpy as np
 import pytest
 from process_samples import process_sample
+from waiting import interrupted
 
 import infersdk
 from infersdk import Head, Infer, Tensor, memory_stats
@@ -83,6 +84,23 @@ def test_a_second_thread_gets_an_error_that_says_what_to_do(infer: Infer) -> Non
             grown = infer.inputs["x"].resize((100_000, 4))  # while the runtime may read the memory that it outgrows
         assert (running.result(60)["y"] == 2).all()
     assert grown.shape == (100_000, 4)
+    assert (infer(x)["y"] == 2).all()
+    infer.close()
+
+
+@pytest.mark.posix
+def test_the_exception_of_a_signal_handler_leaves_it_usable(infer: Infer) -> None:
+    x = np.ones((2, 4), np.float32)
+    infer(x)
+    assert interrupted(infer.forward, 300e-6, 0.3) > 5
+    assert interrupted(lambda: infer(x), 300e-6, 0.3) > 5
+
+    def interrupted_in_a_block() -> None:
+        with infer.clone() as twin:
+            while True:
+                twin(x)
+
+    assert interrupted(interrupted_in_a_block, 300e-6, 0.3) > 5
     assert (infer(x)["y"] == 2).all()
     infer.close()
 

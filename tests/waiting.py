@@ -1,8 +1,12 @@
-"""Waiting in tests: for a condition, and for work in threads; and ports on which nothing listens."""
+"""Waiting in tests: for a condition, and for work in threads; signals that interrupt it; and ports on which nothing
+listens.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import random
+import signal
 import socket
 import sys
 import time
@@ -12,6 +16,41 @@ from typing import Any
 
 #: Whether this Python has no GIL. A thread then frees objects of its own that others have released when it runs again.
 FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class Interrupt(KeyboardInterrupt):
+    """The exception of the signals of `interrupted()`."""
+
+
+def interrupted(action: Callable[[], object], longest: float, seconds: float) -> int:
+    """Calls a function again and again for some seconds, while signals interrupt it.
+
+    Args:
+        longest: maximum seconds until the next signal.
+
+    Returns:
+        The number of interrupts.
+    """
+
+    def interrupt(*signal_and_frame: object) -> None:
+        raise Interrupt
+
+    limit = signal.setitimer(signal.ITIMER_REAL, 0)[0]  # of the test
+    before, count, end = signal.signal(signal.SIGALRM, interrupt), 0, time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(20e-6, longest), 0.2)
+                while time.monotonic() < end:
+                    action()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupt:
+                count += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, limit)
+    return count
 
 
 def until(condition: Callable[[], Any], seconds: float = 30) -> None:

@@ -47,8 +47,8 @@ class SideBySide:
         """Runs; returns the outputs, which the next run overwrites."""
         under_way = self._under_way
         infer = self._clone() if under_way and self._infer.scheduling.one_core_clones else self._infer
-        under_way.append(None)
         try:
+            under_way.append(None)
             return infer.forward()
         finally:
             under_way.pop()

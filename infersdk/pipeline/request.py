@@ -297,8 +297,8 @@ class _Condition(RLock):  # type: ignore[misc]  # the type stubs call it final, 
         """As `Condition.wait()`."""
         waiter = _Waiter()
         self._blocked = [*self._blocked, waiter]
-        self.release()
         try:
+            self.release()  # in here: the handler of a signal may raise an exception after it
             waiter.lock.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
         finally:
             self.acquire()

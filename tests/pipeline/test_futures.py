@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from waiting import meanwhile
+from waiting import interrupted, meanwhile
 
 from infersdk.pipeline.request import RequestFuture, wake_waiters, wakes_in_turn
 
@@ -127,6 +127,19 @@ def test_a_raised_exception_is_in_no_cycle(make: Make) -> None:
         assert alive() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.posix
+def test_the_exception_of_a_signal_handler_is_raised_as_it_is() -> None:
+    future = RequestFuture()
+
+    def ask() -> None:
+        with pytest.raises(futures.TimeoutError):
+            future.result(1e-9)
+
+    assert interrupted(ask, 60e-6, 0.5) > 100
+    future.set_result(1)
+    assert future.result(0) == 1
 
 
 # ---- concurrent.futures and asyncio ----

@@ -264,11 +264,15 @@ class TensorBatchBuffer(OneBucket):
     def outputs(self, count: int) -> dict[str, npt.NDArray[Any]]:
         """The outputs of the first `count` rows, which the next run overwrites."""
         with self._infer.scheduling.stream_guard:
-            outputs = {name: tensor.numpy()[:count] for name, tensor in self._outputs.items()}
+            outputs = {name: tensor.numpy() for name, tensor in self._outputs.items()}
+        rows = self._infer.inputs[self._specs[0].name].shape[0]
         for name, array in outputs.items():
-            if len(array) < count:
-                raise UnsupportedModelError(f"output {name!r} has {len(array)} rows for a batch of {count}")
-        return outputs
+            if len(array) != rows:  # which row belongs to which request is unknown
+                raise UnsupportedModelError(
+                    f"output {name!r} has {len(array)} rows for a batch of {rows}, so requests cannot share a run; "
+                    "call the Infer itself"
+                )
+        return {name: array[:count] for name, array in outputs.items()}
 
     def refresh(self) -> bool:
         before, self._serving = self._serving, self._infer.current()  # the requested backend, once it is ready

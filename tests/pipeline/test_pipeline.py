@@ -867,6 +867,18 @@ def test_a_model_without_a_batch_axis(tmp_path: Path) -> None:
             Pipeline(infer, max_batch=8)
 
 
+def test_a_model_whose_output_has_other_rows_than_the_batch(tmp_path: Path) -> None:
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip("onnxruntime")
+    import infersdk
+
+    path = onnx_models.twice_as_many(tmp_path / "m.onnx")
+    with infersdk.load(path) as infer, Pipeline(infer) as pipeline:
+        for future in pipeline.submit_many(np.ones((4, 2), np.float32)):
+            with pytest.raises(UnsupportedModelError, match="output 'y' has 2 rows for a batch of 1, .*; call the"):
+                future.result(LONG)
+
+
 # ---- everything at once ----
 
 

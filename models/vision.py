@@ -18,6 +18,7 @@ from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, InferenceError, UnsupportedModelError
 from ..infer import Infer
 from ..loading.registry import check_options, is_configuration, load, option_names
+from ..pipeline.batch_buffer import check_capacity
 from .canvases import Canvases, CanvasPlan, check_free_size, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
 from .description import ModelDescription, Recognition, Shape
@@ -299,12 +300,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
             ConfigError: the network was loaded for less.
         """
         free = self._input.has_free_batch
-        largest = self.network.max_batch if free else self._limit
-        if capacity is not None and largest is not None and capacity > largest:
-            raise ConfigError(
-                f"max_batch={capacity}, but {self.network.model.name} takes batches up to {largest}; "
-                + (f"load it with max_batch={capacity}" if free else "export it with a free batch dimension")
-            )
+        check_capacity(self.network, capacity, None if free else self._limit)
         if capacity is None and free and self.network.scheduling.one_core_clones:
             capacity = 1  # a core takes less time for one image after another: a batch does not fit its caches
         return self._execution.new_buffer(capacity=capacity, of_pipeline=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..core.tensor_spec import as_array
-from ..errors import InputError, ShapeError, UnsupportedModelError
+from ..errors import ConfigError, InputError, ShapeError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from ..core.tensor import Tensor
     from ..infer import Infer
 
-__all__ = ["BatchBuffer", "OneBucket", "SideBySide", "TensorBatchBuffer", "TensorRequests", "runs_side_by_side"]
+__all__ = [
+    "BatchBuffer", "OneBucket", "SideBySide", "TensorBatchBuffer", "TensorRequests", "check_capacity",
+    "runs_side_by_side",
+]  # fmt: skip
 
 #: Requests in a batch, if neither the model nor the user says how many.
 DEFAULT_BATCH = 8
@@ -311,9 +314,33 @@ class TensorRequests:
         self.concurrency, self.serializes_runs = runs_side_by_side(network), network.scheduling.serializes_runs
 
     def batch_buffer(self, capacity: int | None) -> TensorBatchBuffer:
-        """A buffer of `capacity` rows; None is the batch of the network."""
+        """A buffer of `capacity` rows; None is the batch of the network.
+
+        Raises:
+            ConfigError: the network was loaded for less.
+        """
         fixed = next((spec.fixed_batch for spec in self.network.input_specs if spec.fixed_batch is not None), None)
+        if fixed is None:
+            check_capacity(self.network, capacity)
         return self._buffer(self.network.clone(), capacity or fixed or self.network.max_batch or DEFAULT_BATCH)
+
+
+def check_capacity(network: Infer, capacity: int | None, fixed: int | None = None) -> None:
+    """Checks the rows of a batch that a pipeline is to run.
+
+    Args:
+        fixed: the batch of the input, where it has no free one.
+
+    Raises:
+        ConfigError: they are more than the network takes.
+    """
+    largest = network.max_batch if fixed is None else fixed
+    if capacity is not None and largest is not None and capacity > largest:
+        remedy = f"load it with max_batch={capacity}" if fixed is None else "export it with a free batch dimension"
+        raise ConfigError(
+            f"max_batch={capacity}, but {network.model.name} takes batches up to {largest}; {remedy}, or leave "
+            "max_batch out"
+        )
 
 
 def sizes_to_run(sizes: Sequence[int], capacity: int) -> list[int]:

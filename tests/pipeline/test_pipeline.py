@@ -867,6 +867,22 @@ def test_a_model_without_a_batch_axis(tmp_path: Path) -> None:
             Pipeline(infer, max_batch=8)
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_larger_batch_than_the_model_was_loaded_for(tmp_path: Path, wrapped: bool) -> None:
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip("onnxruntime")
+    import infersdk
+
+    path = onnx_models.double(tmp_path / "m.onnx", ["n", 3, 4, 4] if wrapped else ["n", 4])
+    message = r"max_batch=8, but m\.onnx takes batches up to 2; load it with max_batch=8, or leave max_batch out"
+    with infersdk.load(path, max_batch=2) as infer:
+        model = infersdk.models.ImageToImage(infer) if wrapped else infer
+        with pytest.raises(ConfigError, match=message):
+            Pipeline(model, max_batch=8)
+        with Pipeline(model, max_batch=1) as pipeline:
+            assert pipeline.max_batch == 1
+
+
 def test_a_model_whose_output_has_other_rows_than_the_batch(tmp_path: Path) -> None:
     onnx_models = pytest.importorskip("onnx_models")
     pytest.importorskip("onnxruntime")

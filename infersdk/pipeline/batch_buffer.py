@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..core.tensor_spec import as_array
+from ..core.tensor_spec import as_array, by_name
 from ..errors import ConfigError, InputError, ShapeError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -187,12 +187,15 @@ class TensorBatchBuffer(OneBucket):
         self._runs = SideBySide(infer)
         self._outputs = infer.outputs
         self._specs = infer.input_specs
-        for side, specs in (("input", infer.input_specs), ("output", infer.output_specs)):
+        sides = (("input", infer.input_specs), ("output", infer.output_specs))
+        fixed = {spec.fixed_batch for _, specs in sides for spec in specs if not spec.has_free_batch}
+        for side, specs in sides:
             for spec in specs:
                 if not spec.has_free_batch and spec.fixed_batch != capacity:
+                    remedy = f", or use max_batch={spec.fixed_batch}" if spec.fixed_batch and len(fixed) == 1 else ""
                     raise UnsupportedModelError(
-                        f"{side} {spec} of {infer.model.name} has no free batch axis in front, so requests cannot "
-                        "share a run; export the model with a dynamic first dimension"
+                        f"{side} {spec} of {infer.model.name} has no free batch axis in front, so batches of "
+                        f"{capacity} requests cannot run; export the model with a dynamic first dimension{remedy}"
                     )
         free = [spec for spec in self._specs if any(not isinstance(d, int) for d in spec.shape[1:])]
         if free:
@@ -220,13 +223,8 @@ class TensorBatchBuffer(OneBucket):
             if set(item) != {spec.name for spec in self._specs}:
                 raise InputError(f"the model takes arrays for {[s.name for s in self._specs]}, not for {list(item)}")
             values = [item[spec.name] for spec in self._specs]
-        elif len(self._specs) == 1:
-            values = [item]
         else:
-            raise InputError(
-                f"the model has the inputs {[s.name for s in self._specs]}: submit a dict with an array for each, not "
-                f"one {type(item).__name__}"
-            )
+            values = list(by_name(item, self._specs).values())
         for spec, rows, value in zip(self._specs, self._rows, values, strict=True):
             write = getattr(value, "read_into", None)
             array = as_array(value, spec.name) if write is None else value

@@ -824,6 +824,8 @@ def test_arrays_through_an_infer(tmp_path: Path) -> None:
             pipeline.submit(row(1).astype(float)).result(LONG)
         with pytest.raises(InputError, match="input 'x' is not an array: .*; give rows of equal length"):
             pipeline.submit([[1.0], [2.0, 3.0]]).result(LONG)
+        with pytest.raises(InputError, match=r"takes arrays, not 'a\.jpg'; infersdk\.models\.load\(\) gives the"):
+            pipeline.submit("a.jpg").result(LONG)
     assert infer.backend == "idle"
 
 
@@ -861,7 +863,8 @@ def test_a_model_without_a_batch_axis(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     import infersdk
 
-    for dims, words in (([3, 4], "no free batch axis"), (["n", "m"], "leaves more than its batch free")):
+    fixed = "no free batch axis in front, so batches of 8 .* with a dynamic first dimension, or use max_batch=3"
+    for dims, words in (([3, 4], fixed), (["n", "m"], "leaves more than its batch free")):
         path = onnx_models.identity(tmp_path / "m.onnx", dims)
         with infersdk.load(path) as infer, pytest.raises(UnsupportedModelError, match=words):
             Pipeline(infer, max_batch=8)

@@ -205,6 +205,7 @@ class TensorBatchBuffer(OneBucket):
             )
         self._rows: list[np.ndarray[Any, Any]] = []
         self._prepared = False  # whether rows were prepared since the last run
+        self._ran = capacity  # rows of the last run
         for spec in self._specs:
             tensor = infer.inputs[spec.name].resize((capacity, *spec.shape[1:]))  # type: ignore[arg-type]
             self._rows.append(tensor.numpy(writable=True))
@@ -254,6 +255,7 @@ class TensorBatchBuffer(OneBucket):
                 tensor.resize((batch, *rows.shape[1:]))
             if self._prepared:
                 rows[count : tensor.shape[0]] = 0
+            self._ran = tensor.shape[0]
             tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
         self._prepared = False
         self._outputs = self._runs.forward()
@@ -266,12 +268,11 @@ class TensorBatchBuffer(OneBucket):
         """The outputs of the first `count` rows, which the next run overwrites."""
         with self._infer.scheduling.stream_guard:
             outputs = {name: tensor.numpy() for name, tensor in self._outputs.items()}
-        rows = self._infer.inputs[self._specs[0].name].shape[0]
         for name, array in outputs.items():
-            if len(array) != rows:  # which row belongs to which request is unknown
+            if len(array) != self._ran:  # which row belongs to which request is unknown
                 raise UnsupportedModelError(
-                    f"output {name!r} has {len(array)} rows for a batch of {rows}, so requests cannot share a run; "
-                    "call the Infer itself"
+                    f"output {name!r} has {len(array)} rows for a batch of {self._ran}, so requests cannot share a "
+                    "run; call the Infer itself"
                 )
         return {name: array[:count] for name, array in outputs.items()}
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..core.backend import Progress
+    from ..core.tensor_spec import TensorSpec
     from .stats import PipelineStats
 
 __all__ = ["Pipeline", "PipelineSettings", "Servable"]
@@ -126,7 +127,7 @@ class Pipeline(Generic[Result]):
         settings: those of `PipelineSettings`, by name.
 
     Raises:
-        ConfigError: a setting is invalid, or there is no model.
+        ConfigError: a setting is invalid, there is no model, or the inputs or outputs of several `Infer` differ.
         UnsupportedModelError: requests cannot share a run of this model.
     """
 
@@ -379,7 +380,30 @@ class Pipeline(Generic[Result]):
         raise TypeError("a Pipeline has threads, and can be neither copied nor pickled; make another one")
 
 
+def _check_same(first: Infer, other: Infer) -> None:
+    """Raises ConfigError unless both take the same requests and give the same results. A free dimension fits any."""
+
+    def fits(one: TensorSpec | None, two: TensorSpec) -> bool:
+        return (
+            one is not None
+            and (one.dtype, len(one.shape)) == (two.dtype, len(two.shape))
+            and all(a == b or {type(a), type(b)} != {int} for a, b in zip(one.shape[1:], two.shape[1:], strict=True))
+        )
+
+    for side in ("input_specs", "output_specs"):
+        named, specs = {spec.name: spec for spec in getattr(first, side)}, getattr(other, side)
+        if len(named) != len(specs) or not all(fits(named.get(spec.name), spec) for spec in specs):
+            both = "; ".join(", ".join(map(str, getattr(one, side))) for one in (first, other))
+            raise ConfigError(
+                f"the models of one pipeline have the same {side.replace('_specs', 's')}, and those of "
+                f"{first.model.name} and {other.model.name} differ ({both}); make a pipeline for each"
+            )
+
+
 def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> PipelineCore:
+    networks = [model.network for model in models if isinstance(model, TensorRequests)]
+    for other in networks[1:]:
+        _check_same(networks[0], other)
     lock, groups = threading.Lock(), list[InstanceGroup]()
     made: list[BatchBuffer] = []
     warming: list[BatchBuffer] = []

@@ -886,6 +886,28 @@ def test_a_larger_batch_than_the_model_was_loaded_for(tmp_path: Path, wrapped: b
             assert pipeline.max_batch == 1
 
 
+def test_models_of_other_inputs_or_outputs(tmp_path: Path) -> None:
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip("onnxruntime")
+    import infersdk
+
+    def made(name: str, output: str, shape: list[Any], dtype: str = "float32") -> infersdk.Infer:
+        x, y = onnx_models.value("x", shape, dtype), onnx_models.value(output, shape, dtype)
+        return infersdk.load(onnx_models.save(tmp_path / name, [onnx_models.node("Add", "x x", output)], [x], [y]))
+
+    first, same = made("a.onnx", "y", ["n", 4]), made("same.onnx", "y", [8, 4])
+    with Pipeline([first, same], max_delay=0) as pipeline:
+        for future in pipeline.submit_many([np.ones(4, np.float32)] * 9):
+            assert future.result(LONG)["y"].tolist() == [2] * 4
+    for side, other in (
+        ("outputs", made("b.onnx", "z", ["n", 4])),
+        ("inputs", made("c.onnx", "y", ["n", 5])),
+        ("inputs", made("d.onnx", "y", ["n", 4], "float64")),
+    ):
+        with pytest.raises(ConfigError, match=rf"have the same {side}, and those of a\.onnx and .*; make a pipeline"):
+            Pipeline([first, same, other])
+
+
 def test_a_model_whose_output_has_other_rows_than_the_batch(tmp_path: Path) -> None:
     onnx_models = pytest.importorskip("onnx_models")
     pytest.importorskip("onnxruntime")

@@ -177,7 +177,7 @@ def feed(spec: TensorSpec, value: Any) -> Any:
     array = np.asarray(as_array(value, spec.name), order="C")
     if spec.kind == "tensor":
         return ov.Tensor(array)
-    if array.dtype.name not in ("bfloat16", "uint16"):
+    if array.dtype != np.uint16 and array.dtype.name != "bfloat16":
         raise DTypeError(
             f"input {spec.name!r} takes bfloat16, not {array.dtype}; give an array of ml_dtypes, or the bits as uint16"
         )

@@ -498,6 +498,7 @@ def test_bfloat16_is_called_and_never_bound(tmp_path: Path) -> None:
                     np.testing.assert_array_equal(y, x.astype(np.float32) + f)
             for wrong, error, message in (
                 (x.astype(np.float32), DTypeError, "takes bfloat16, not float32; .*bits as uint16"),
+                (x.view(np.uint16).astype(">u2"), DTypeError, "takes bfloat16, not >u2; .*bits as uint16"),
                 (x[:, :1], ShapeError, r"takes shape \(\?, 2\), not \(4, 1\)"),
             ):
                 with pytest.raises(error, match=message):

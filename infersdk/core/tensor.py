@@ -213,7 +213,7 @@ class Tensor(Handle):
         ordinal = memory_ordinal(device)
         try:
             chars = ffi.from_buffer(data)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, BufferError) as error:
             raise InputError(f"a {type(data).__name__} is not the bytes of a file: {error}; give bytes") from None
         return cls._of(returned("ifs_tensor *", lib.ifs_tensor_parse, chars, len(chars), ordinal))
 

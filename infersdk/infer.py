@@ -507,6 +507,10 @@ class Infer(ABC):
                 feeds[spec.name] = array = as_array(given[spec.name], spec.name)
                 spec.check(array.shape, array.dtype)
                 spec.check_batch(array.shape, self.max_batch)
+            elif self.max_batch and spec.has_free_batch and given[spec.name] is not None:  # an optional one may be None
+                shape = as_array(given[spec.name], spec.name).shape
+                spec.check(shape)
+                spec.check_batch(shape, self.max_batch)
         return self._call(feeds)
 
     def _create_tensors(self) -> None:

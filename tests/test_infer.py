@@ -182,6 +182,26 @@ def test_max_batch_sets_memory_aside_and_is_the_limit(tmp_path: Path) -> None:
     assert (infer(np.ones((8, 4), np.float32))["y"] == 2).all()
 
 
+def test_max_batch_is_the_limit_of_inputs_that_no_tensor_holds(tmp_path: Path, backend: str) -> None:
+    bits = models.save(
+        tmp_path / "m.onnx", [models.node("Cast", "x", "y", to=1)], [models.typed("x", ("n",), "BFLOAT16")],
+        [models.value("y", ("n",))],
+    )  # fmt: skip
+    with infersdk.load(bits, backend, max_batch=2) as infer:
+        assert infer(np.uint16([0x3F80, 0x4000]))["y"].tolist() == [1, 2]
+        with pytest.raises(ShapeError, match="a batch of 3 for input 'x' is more than max_batch=2"):
+            infer(np.zeros(3, np.uint16))
+
+
+def test_max_batch_is_the_limit_of_strings(tmp_path: Path) -> None:
+    sides = [models.value(name, ("n",), "string") for name in ("x", "y")]
+    path = models.save(tmp_path / "m.onnx", [models.node("Identity", "x", "y")], sides[:1], sides[1:])
+    with infersdk.load(path, "onnxruntime", max_batch=2) as infer:
+        assert infer(["a", "b"])["y"].tolist() == ["a", "b"]
+        with pytest.raises(ShapeError, match="a batch of 3 for input 'x' is more than max_batch=2"):
+            infer(["a", "b", "c"])
+
+
 # ---- life ----
 
 

@@ -293,7 +293,7 @@ class Infer(ABC):
         Raises:
             ShapeError: an input was given a shape that the model does not take.
             InferenceError: the runtime failed; the Infer stays usable.
-            InputError: the tensor of an output is bound to another name, too.
+            InputError: the tensor of an output is bound to another name, too, or shares memory with another tensor.
             InUseError: another thread runs it.
         """
         with self._using():
@@ -534,15 +534,27 @@ class Infer(ABC):
             shape = self._inputs[spec.name].shape
             spec.check(shape)
             spec.check_batch(shape, self.max_batch)
-        bound = [*self._inputs.values(), *self._outputs.values()]
-        for name, tensor in self._outputs.items():
-            if sum(one is tensor for one in bound) > 1:
-                raise InputError(f"the tensor of output {name!r} is bound twice; bind another Tensor to it")
+        self._check_apart()
         with charging(self.memory_budget):
             self._bind()
+        self._check_apart()  # outputs may have grown
         self._bound = self._generations()
         # The runtime has the addresses of these blocks: a tensor that grows in another thread must not free them.
         self._held = [tensor._blocks() for tensors in (self._inputs, self._outputs) for tensor in tensors.values()]
+
+    def _check_apart(self) -> None:
+        """Raises InputError if an output shares memory with another tensor. Of views on a device this is unknown."""
+        bound = [*self._inputs.items(), *self._outputs.items()] if self._lent else []
+        for index in range(len(self._inputs), len(bound)):
+            name, tensor = bound[index]
+            for other, one in bound[:index]:
+                if one is tensor:
+                    raise InputError(f"the tensor of output {name!r} is bound twice; bind another Tensor to it")
+                on_host = one.device.kind == tensor.device.kind == "cpu"
+                if on_host and np.may_share_memory(one.numpy(), tensor.numpy()):
+                    raise InputError(
+                        f"the tensor of output {name!r} shares memory with that of {other!r}; bind another Tensor to it"
+                    )
 
     def _generations(self) -> list[int]:
         """Numbers that change with the shapes and addresses of the tensors, also of outputs that a user resized."""

@@ -337,6 +337,31 @@ def test_a_tensor_is_bound_to_two_names(backend: str) -> None:
         assert {name: t.numpy().tolist() for name, t in infer.forward().items()} == {"y": [-3, 4], "z": [3, 4]}
 
 
+def test_an_output_that_shares_memory_with_another_tensor(backend: str) -> None:
+    with infersdk.load(parsed("(float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(x) }"), backend) as infer:
+        both = Tensor.wrap(np.float32([1, -2, 3, -4]))
+        infer.bind("x", both[0:2])
+        infer.bind("y", both[1:3])
+        with pytest.raises(InputError, match="output 'y' shares memory with that of 'x'; bind another Tensor to it"):
+            infer.forward()
+        infer.bind("y", both[2:4])
+        assert {name: t.numpy().tolist() for name, t in infer.forward().items()} == {"y": [-1, 2], "z": [1, 2]}
+        infer.bind("z", Tensor.wrap(both.numpy(writable=True)[1:]))
+        with pytest.raises(InputError, match="output 'z' shares memory with that of '[xy]'"):
+            infer.forward()
+
+
+def test_outputs_that_share_memory_when_they_grow(backend: str) -> None:
+    with infersdk.load(parsed("(float[N] x) => (float[N] y, float[N] z) { y = Neg(x) z = Abs(x) }"), backend) as infer:
+        both = Tensor((3,))
+        views = both[0:2], both[1:3]
+        infer.bind("y", views[0].resize((1,)))
+        infer.bind("z", views[1].resize((1,)))
+        assert [array.tolist() for array in infer(np.float32([5])).values()] == [[-5], [5]]
+        with pytest.raises(InputError, match="output 'z' shares memory with that of 'y'"):
+            infer(np.float32([5, 6]))
+
+
 def test_tensors_of_the_user_are_bound_after_a_release(backend: str) -> None:
     graph = "(float s, float[N, 2] x) => (float[N, 2] y) { y = Mul(x, s) }"
     with infersdk.load(parsed(graph), backend) as infer:

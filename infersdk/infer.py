@@ -62,7 +62,8 @@ class Infer(ABC):
 
     A model with inputs or outputs other than tensors of numbers or bools (strings, sequences: see `spec.kind`) supports
     only the direct call; binding tensors raises `UnsupportedModelError`. One `Infer` serves one thread at a time; a
-    concurrent call raises `InUseError`. `clone()` returns another `Infer` that shares the weights or the engine.
+    concurrent call raises `InUseError`. No other thread resizes its tensors during a call, which is not noticed.
+    `clone()` returns another `Infer` that shares the weights or the engine.
 
     Attributes:
         backend: the name it was loaded under.

@@ -46,6 +46,8 @@ Item = TypeVar("Item")
 MOST_DECODE_THREADS = 64
 #: Maximum number of batches whose images wait for others of their canvas; beyond it the oldest batch leaves.
 MOST_WAITING = 3
+#: Maximum seconds that a thread waits for a buffer without a look: the handler of a signal may end a thread's wake-up.
+LONGEST_WAIT = 0.1
 
 
 class ModelBuffer(Generic[Result]):
@@ -88,7 +90,6 @@ class ModelBuffer(Generic[Result]):
 
     def _follow(self, infer: Infer) -> None:
         """Makes the rows for this network."""
-        self.serving = infer
         self.capacity = self._stages.preprocessor.input.batch_limit(infer, self._asked)
         if infer.stream is None:
             self.rows: HostBuffer[Result] | CudaBuffer[Result] = HostBuffer(infer, self._stages, self.capacity)
@@ -103,6 +104,7 @@ class ModelBuffer(Generic[Result]):
         if self._of_pipeline:
             self._asked = self.capacity  # a pipeline counts on it
             self.rows.begin(self._canvas, self.capacity)
+        self.serving = infer  # last: after an exception the next `refresh()` does it again
 
     def refresh(self) -> bool:
         infer = self._current()
@@ -173,8 +175,10 @@ class Execution(Generic[Result]):
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._first = self._buffer(network, False)
-        self._idle = [self._first]
-        self._lent = 0
+        self._buffers = [self._first]
+        # The buffers that are lent, by call; None is one that is being made. The handler of a signal may raise an
+        # exception after any call. So one operation gives a buffer back, the first of a `finally`, without the lock.
+        self._lent: dict[object, ModelBuffer[Result] | None] = {}
         runs_in_parallel = Device.parse(network.device).kind == "cpu" or network.stream is not None
         # Buffers that are lent at a time: one thread is woken while the others run.
         self._limit = available_processors() + 1 if runs_in_parallel else 1
@@ -216,8 +220,18 @@ class Execution(Generic[Result]):
             network.close()
             raise
 
-    def _take(self) -> ModelBuffer[Result]:
+    @property
+    def _idle(self) -> list[ModelBuffer[Result]]:
+        """The buffers that are not lent; the one on the network itself is the first. Under the lock."""
+        lent = self._lent.copy().values()
+        return [buffer for buffer in self._buffers if buffer not in lent]
+
+    def _take(self, call: object) -> ModelBuffer[Result]:
         """A buffer for the calling thread, on the network that serves now. Waits while others have all of them.
+
+        Args:
+            call: a new object. The caller removes it from `_lent` in a `finally` whose `try` includes this, and then
+                calls `_wake()`.
 
         Raises:
             ClosedError: the model was closed.
@@ -226,18 +240,18 @@ class Execution(Generic[Result]):
             if self._closed or self._released:
                 self._check_open()
                 self._take_up()
-            if self._lent >= self._limit:
-                self._changed.wait_for(lambda: self._lent < self._limit or self._closed)
+            while len(self._lent) >= self._limit:
+                self._changed.wait(LONGEST_WAIT)
                 self._check_open()
-            buffer = self._idle.pop() if self._idle else None
-            self._lent += 1
-        try:
-            if buffer is None:
-                return self.new_buffer()
+            buffer = next(iter(self._idle), None)
+            self._lent[call] = buffer
+        if buffer is not None:
             buffer.refresh()
-        except BaseException:
-            self._give_back(buffer)
-            raise
+            return buffer
+        buffer = self.new_buffer()
+        with self._lock:
+            self._lent[call] = buffer
+            self._buffers.append(buffer)
         return buffer
 
     def _take_up(self) -> None:
@@ -246,13 +260,9 @@ class Execution(Generic[Result]):
             self._network.current()
             self._released = False
 
-    def _give_back(self, buffer: ModelBuffer[Result] | None) -> None:
+    def _wake(self) -> None:
+        """Wakes the threads that wait for a buffer, after one was given back."""
         with self._lock:
-            if buffer is self._first:  # on the network itself: it is taken before the others
-                self._idle.append(buffer)
-            elif buffer is not None:
-                self._idle.insert(0, buffer)
-            self._lent -= 1
             self._changed.notify_all()
 
     def _check_open(self) -> None:
@@ -271,8 +281,9 @@ class Execution(Generic[Result]):
         Raises:
             ClosedError: the model was closed.
         """
-        buffer = self._take()
+        call = object()
         try:
+            buffer = self._take(call)
             rows, started = buffer.rows, perf_counter()
             if image is None:
                 image = rows.read(source)
@@ -285,7 +296,8 @@ class Execution(Generic[Result]):
             ran = perf_counter()
             result: Result = rows.results(1)[0]
         finally:
-            self._give_back(buffer)
+            self._lent.pop(call, None)
+            self._wake()
         if timed:
             self.timings = Timings(read - started, written - read, ran - written, perf_counter() - ran)
         return result
@@ -308,7 +320,12 @@ class Execution(Generic[Result]):
             exhausted = True
 
         while not exhausted:
-            self._give_back(self._take())  # the first buffer follows a hot swap
+            call = object()
+            try:
+                self._take(call)  # the first buffer follows a hot swap
+            finally:
+                self._lent.pop(call, None)
+                self._wake()
             mode = self._mode
             yield from mode(until_swapped(mode), parameters)
         images.check()
@@ -340,15 +357,17 @@ class Execution(Generic[Result]):
         ordered = _InOrder[Result]()
         for canvas, items in self._batches(images, self._first.capacity):
             results: list[Result] = []
-            buffer = self._take()
+            call = object()
             try:
+                buffer = self._take(call)
                 while len(results) < len(items):  # after a hot swap the network may take fewer
                     part = items[len(results) : len(results) + buffer.capacity]
                     _wait(self._prepare(buffer, canvas, part, parameters))
                     buffer.rows.run(len(part))
                     results += buffer.rows.results(len(part))
             finally:
-                self._give_back(buffer)
+                self._lent.pop(call, None)
+                self._wake()
             yield from ordered.add(items, results)
 
     def _on_device(self, images: Iterator[Any], parameters: Parameters) -> Iterator[Result]:
@@ -425,7 +444,7 @@ class Execution(Generic[Result]):
                 else:
                     futures.append(_submitted(prepare, row, source))
         except BaseException:
-            wait(futures)
+            _abandon(futures)
             raise
         return futures
 
@@ -433,8 +452,9 @@ class Execution(Generic[Result]):
 
     def warm_up(self, progress: Progress | None, example: Any) -> None:
         """Runs batches of all sizes on all canvases, as calls do."""
-        buffer = self._take()
+        call = object()
         try:
+            buffer = self._take(call)
             sizes = sizes_to_run(buffer.batch_sizes(), buffer.capacity)
             for canvas in reversed(self._stages.canvases.sizes):
                 for size in sizes:
@@ -443,12 +463,14 @@ class Execution(Generic[Result]):
                     buffer.rows.begin(self._stages.canvases.on(canvas), size)
                     buffer.warm_up(size, example)
         finally:
-            self._give_back(buffer)
+            self._lent.pop(call, None)
+            self._wake()
 
     def release(self) -> None:
         """Frees the memory of the buffers; called while none is lent. The next call allocates it again."""
         with self._lock:
-            idle, self._idle, self._released = self._idle, [self._first], True
+            idle, self._released = self._idle, True
+            self._buffers = [buffer for buffer in self._buffers if buffer is self._first or buffer not in idle]
         for buffer in idle:
             if buffer is not self._first:
                 buffer.close()
@@ -461,9 +483,10 @@ class Execution(Generic[Result]):
         with self._lock:
             self._closed = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._lent)
-            idle, self._idle = self._idle, []
-        for buffer in idle:
+            while self._lent:
+                self._changed.wait(LONGEST_WAIT)
+            buffers, self._buffers = self._buffers, []
+        for buffer in buffers:
             buffer.close()
         if self._instances is not None:
             self._instances.close()
@@ -509,9 +532,18 @@ def _is_read_by_any_thread(source: Any) -> bool:
 
 def _wait(futures: Sequence[Future[None]]) -> None:
     """Waits for all of them, and raises the first exception."""
-    wait(futures)
+    try:
+        wait(futures)
+    except BaseException:  # of the handler of a signal
+        _abandon(futures)
+        raise
     for future in futures:
         future.result()
+
+
+def _abandon(futures: Sequence[Future[None]]) -> None:
+    """Cancels those that have not begun, and waits for the others: they write into rows that a later call uses."""
+    wait([future for future in futures if not future.cancel()])
 
 
 def grouped(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from waiting import meanwhile, together, until
+from waiting import interrupted, meanwhile, together, until
 
 import infersdk
 from infersdk import Infer, models
@@ -334,6 +334,21 @@ def test_a_stream_has_a_buffer_only_while_it_runs() -> None:
             model(images[0])
             model(images)
         assert len(model._execution._idle) == 1
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.posix
+def test_a_call_that_the_handler_of_a_signal_ends_gives_its_buffer_back() -> None:
+    model = models.YOLOv5(DETECTOR, max_batch=1, threads=1)
+    image = read_image(IMAGE).pixels
+    expected = model(image)
+    for call in (lambda: model(image), lambda: model([image, image])):
+        assert interrupted(call, 2e-4, 0.4) > 5
+    assert np.array_equal(model(image).xyxy, expected.xyxy)
+    closing = threading.Thread(target=model.close, daemon=True)
+    closing.start()
+    closing.join(2)
+    assert not closing.is_alive()
 
 
 def test_ctrl_c_leaves_no_lock_held(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from .core.backend import BackendInfo, Declaration, Scheduling
 from .core.device import Device
 from .core.memory_limit import MemoryBudget, charging, tensor_nbytes
 from .core.model_source import ModelLike, ModelSource
-from .core.tensor import Tensor, is_view, new_tensor
+from .core.tensor import Tensor, check_apart, is_view, new_tensor
 from .core.tensor_spec import TensorSpec, as_array, by_name, known_shapes
 from .core.text import logger
 from .errors import (
@@ -535,27 +535,13 @@ class Infer(ABC):
             shape = self._inputs[spec.name].shape
             spec.check(shape)
             spec.check_batch(shape, self.max_batch)
-        self._check_apart()
+        check_apart(self._inputs, self._outputs, self._lent)
         with charging(self.memory_budget):
             self._bind()
-        self._check_apart()  # outputs may have grown
+        check_apart(self._inputs, self._outputs, self._lent)  # outputs may have grown
         self._bound = self._generations()
         # The runtime has the addresses of these blocks: a tensor that grows in another thread must not free them.
         self._held = [tensor._blocks() for tensors in (self._inputs, self._outputs) for tensor in tensors.values()]
-
-    def _check_apart(self) -> None:
-        """Raises InputError if an output shares memory with another tensor. Of views on a device this is unknown."""
-        bound = [*self._inputs.items(), *self._outputs.items()] if self._lent else []
-        for index in range(len(self._inputs), len(bound)):
-            name, tensor = bound[index]
-            for other, one in bound[:index]:
-                if one is tensor:
-                    raise InputError(f"the tensor of output {name!r} is bound twice; bind another Tensor to it")
-                on_host = one.device.kind == tensor.device.kind == "cpu"
-                if on_host and np.may_share_memory(one.numpy(), tensor.numpy()):
-                    raise InputError(
-                        f"the tensor of output {name!r} shares memory with that of {other!r}; bind another Tensor to it"
-                    )
 
     def _generations(self) -> list[int]:
         """Numbers that change with the shapes and addresses of the tensors, also of outputs that a user resized."""

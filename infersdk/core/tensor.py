@@ -33,7 +33,7 @@ from .memory import Head
 from .tensor_spec import DTYPES, as_array, as_dims, dtype_code
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy.typing as npt
     from typing_extensions import Buffer
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .stream import Stream
     from .tensor_spec import TensorSpec
 
-__all__ = ["Tensor", "is_view", "new_tensor", "pinned_empty"]
+__all__ = ["Tensor", "check_apart", "is_view", "new_tensor", "pinned_empty"]
 
 
 class _HostView:
@@ -520,6 +520,28 @@ def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tenso
         reserve(write=True, read=False)
         tensor.resize(shape)
     return tensor
+
+
+def check_apart(inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], lent: Collection[str]) -> None:
+    """Checks that no output shares memory with another tensor. Of views on a device this is unknown.
+
+    Args:
+        lent: the names of those that the user bound; without any, nothing is shared.
+
+    Raises:
+        InputError: one does.
+    """
+    bound = [*inputs.items(), *outputs.items()] if lent else []
+    for index in range(len(inputs), len(bound)):
+        name, tensor = bound[index]
+        for other, one in bound[:index]:
+            if one is tensor:
+                raise InputError(f"the tensor of output {name!r} is bound twice; bind another Tensor to it")
+            on_host = one.device.kind == tensor.device.kind == "cpu"
+            if on_host and np.may_share_memory(one.numpy(), tensor.numpy()):
+                raise InputError(
+                    f"the tensor of output {name!r} shares memory with that of {other!r}; bind another Tensor to it"
+                )
 
 
 def is_view(array: npt.NDArray[Any]) -> bool:

@@ -169,8 +169,9 @@ class Execution(Generic[Result]):
     def __init__(self, network: Infer, stages: ModelStages[Result]) -> None:
         self._network, self._stages = network, stages
         self._instances: CudaInstances | None = None  # where the network is or was on a CUDA device
-        # `_lock` guards the attributes below it; no buffer runs under it. A thread that waits for a buffer also holds
-        # `_turn`, so that one that has just given a buffer back waits behind it.
+        # `_lock` guards `_instances`, `_buffers`, `_closed`, `_released` and additions to `_lent`; no buffer runs under
+        # it. A thread that waits for a buffer also holds `_turn`, so that one that has just given a buffer back waits
+        # behind it.
         self._turn = threading.RLock()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)

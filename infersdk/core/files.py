@@ -151,23 +151,17 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         OSError: the file cannot be opened, or is not a regular file; `strerror` has the reason.
     """
     try:
-        descriptor = os.open(path, READ_FLAGS)
+        file = open(path, "rb", opener=lambda name, _: os.open(name, READ_FLAGS))  # noqa: SIM115
     except ValueError:
         raise OSError(errno.EINVAL, "the path has a null character") from None
     except PermissionError:
         if os.path.isdir(path):  # which Windows does not open
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
         raise
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        return open(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file")
+    return file
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:

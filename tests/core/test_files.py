@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
+import sys
 import threading
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -188,3 +191,27 @@ def test_reads_regular_files_only(tmp_path: Path) -> None:
         assert raised.value.strerror is not None
     with pytest.raises(OSError, match="it has more than 4 bytes"):
         read_regular(tmp_path / "a", 4)
+
+
+def test_an_interrupt_while_a_file_is_read_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if frame.f_code.co_filename != __file__:
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    for events in itertools.count():  # each call and each return raises once
+        left = events
+        sys.setprofile(count)
+        try:
+            read_regular(tmp_path / "a", 5)
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(before)
+    assert events > 10

@@ -86,7 +86,8 @@ def load_bundle(
     if type is not None and ALIASES.get(type, type) != manifest.type:
         raise ConfigError(f"{bundle.path!r} is for the wrapper {manifest.type!r}, not {type!r}; leave type= out")
     merged = {**manifest.settings, **settings}
-    if manifest.encryption is not None and (folder := merged.get("cache_dir")) is not None:
+    folder = (merged | (merged.get("options") or {})).get("cache_dir")
+    if manifest.encryption is not None and folder is not None:
         raise ConfigError(
             f"{bundle.path!r} is encrypted, and cache_dir={folder!r} would keep compiled models in plain text; "
             "leave it out"
@@ -290,10 +291,12 @@ def _place(model: Any) -> dict[str, Any]:
 
     network = model.network
     runtime = sys.modules.get(network.backend.replace("-", "_"))
+    options = msgspec.structs.asdict(network.options)
     return {
         "backend": network.backend, "runtime": str(getattr(runtime, "__version__", "")),
         "device": network.device, "processor": _processor(network.device), "infersdk": __version__,
         "settings": repr(model.settings),
+        "options": repr({name: value for name, value in options.items() if not callable(value)}),
     }  # fmt: skip
 
 

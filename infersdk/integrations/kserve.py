@@ -130,10 +130,12 @@ async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any, ta
     binary = bool(parameters.pop("binary_data_output", False))
     deadline, priority = request_timing(parameters, settings.default_deadline)
     wanted = [_requested(output) for output in payload.request_outputs or ()]
-    request = InferRequest(
-        endpoint.name, "", payload.id or "", {one.name: _array(one) for one in payload.inputs}, wanted or None,
-        parameters, deadline, priority,
-    )  # fmt: skip
+    inputs: dict[str, npt.NDArray[Any]] = {}
+    for one in payload.inputs:
+        if one.name in inputs:
+            raise RequestError(f"input {one.name!r} was given twice")
+        inputs[one.name] = _array(one)
+    request = InferRequest(endpoint.name, "", payload.id or "", inputs, wanted or None, parameters, deadline, priority)
     results = await endpoint.infer(request, tally)
     outputs = [InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in results.items()]
     return InferResponse(
@@ -190,6 +192,8 @@ def _array(given: Any) -> npt.NDArray[Any]:
         raise _without(f"input {given.name!r}", "shared_memory_region")
     try:
         array: npt.NDArray[Any] = given.as_numpy()
+        if given.data and isinstance(given.data, list) and given.datatype != "BYTES":  # it is empty beside bytes
+            _check_values(array.reshape(-1), np.asarray(given.data).reshape(-1), given.datatype)
     except (ValueError, TypeError, OverflowError, InvalidInput) as error:
         raise RequestError(f"input {given.name!r} is not {given.datatype} {list(given.shape)}: {error}") from None
     encoded = parameters.get("encoding")
@@ -202,6 +206,15 @@ def _array(given: Any) -> npt.NDArray[Any]:
     return decoded
 
 
+def _check_values(array: npt.NDArray[Any], values: npt.NDArray[Any], datatype: str) -> None:
+    """Raises ValueError for a value that the datatype cannot represent: KServe turns it into another one."""
+    if values.dtype.kind not in ("b" if datatype == "BOOL" else "iuf"):
+        raise ValueError(f"its data is not of {'bools' if datatype == 'BOOL' else 'numbers'} alone")
+    same = np.isfinite(array) | ~np.isfinite(values) if array.dtype.kind == "f" else array == values
+    if not same.all():
+        raise ValueError(f"{values[same.argmin()]} is out of the range of {datatype}")
+
+
 def _values(parameters: Any) -> dict[str, Any]:
     """Parameters by name: plain values over HTTP, messages over gRPC."""
     values = {}
@@ -210,7 +223,8 @@ def _values(parameters: Any) -> dict[str, Any]:
         kind = None if which is None else which("parameter_choice")
         if which is not None and kind is None:
             raise RequestError(
-                f"parameter {name!r} has no value; KServe takes bools, integers and text by gRPC: send floats over HTTP"
+                f"parameter {name!r} has no value; KServe takes bools, int64 and text by gRPC: send other numbers over "
+                "HTTP"
             )
         values[name] = value if kind is None else getattr(value, kind)
     return values

@@ -175,6 +175,11 @@ def test_images(ports: Ports, assets: Path) -> None:
         ("UINT8", [1, 300], "input 'INPUT0' is not UINT8 [2]"),
         ("UINT8", [1, -1], "input 'INPUT0' is not UINT8 [2]"),
         ("INT8", [1, 200], "input 'INPUT0' is not INT8 [2]"),
+        ("UINT8", [1, 1.5], "1.5 is out of the range of UINT8"),
+        ("FP32", [1.0, 1e40], "1e+40 is out of the range of FP32"),
+        ("FP32", [1.0, None], "its data is not of numbers alone"),
+        ("FP32", ["1", "2"], "its data is not of numbers alone"),
+        ("BOOL", [1, 0], "its data is not of bools alone"),
         ("BYTES", ["", 5], "an image is not encoded in base64"),
         ("BYTES", ["", None], "an image is not encoded in base64"),
     ],
@@ -186,6 +191,13 @@ def test_values_that_are_not_of_the_datatype(ports: Ports, datatype: str, data: 
     headers = {"Content-Type": "application/json"}
     answer = ask(ports.http, "/v2/models/simple/infer", {"inputs": [one]}, headers=headers)
     assert (answer.status, message in answer.json()["error"]) == (400, True), answer.body
+
+
+def test_an_input_that_is_given_twice(ports: Ports) -> None:
+    body = simple_body()
+    body["inputs"].append(body["inputs"][0])
+    answer = ask(ports.http, "/v2/models/simple/infer", body, headers={"Content-Type": "application/json"})
+    assert (answer.status, "input 'INPUT0' was given twice" in answer.json()["error"]) == (400, True), answer.body
 
 
 @pytest.mark.parametrize("body", [[1], "x", {"instances": "x"}])
@@ -217,7 +229,7 @@ def test_a_float_as_a_parameter_over_grpc(ports: Ports) -> None:
     """KServe's message has no field for the `double_param` of other clients: it arrives empty."""
     from kserve.protocol.grpc.grpc_predict_v2_pb2 import InferParameter
 
-    with pytest.raises(Exception, match="'deadline' has no value; .*: send floats over HTTP") as raised:
+    with pytest.raises(Exception, match="'deadline' has no value; .*: send other numbers over HTTP") as raised:
         over_grpc(ports, kserve.InferRequest("simple", [], parameters={"deadline": InferParameter()}))
     assert "INVALID_ARGUMENT" in str(raised.value)
 

@@ -8,12 +8,14 @@ the outputs of the network differ, its intermediate values are computed, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
+
+from ..models.results.masks import decompressed_runs
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,6 +35,8 @@ _NUMBER_IN_INT8 = 0.2
 #: The same for a precision below FP32: the fraction of rows that may differ. NMS may keep another of two boxes that
 #: overlap and score alike.
 _UNMATCHED = 0.25
+#: The share of the image below which a class of a map may differ as one of this size.
+_LEAST_AREA = 0.01
 
 
 class Values(msgspec.Struct, frozen=True):
@@ -198,12 +202,16 @@ def same_results(reference: Any, other: Any, limits: Limits, scale: float = 1.0)
         scale: minimum of the value whose fraction numbers may differ by.
     """
     if isinstance(reference, dict) and isinstance(other, dict):
+        if reference.keys() == other.keys() == {"size", "counts"}:
+            return reference == other or _same_masks(reference, other, limits)
         return reference.keys() == other.keys() and all(
             same_results(reference[key], other[key], limits) for key in reference
         )
     if isinstance(reference, (list, tuple)) and isinstance(other, (list, tuple)):
-        if _scored(reference) or _scored(other):
+        if _have(reference, "score") or _have(other, "score"):
             return _same_rows(list(reference), list(other), limits)
+        if _have(reference, "area") or _have(other, "area"):
+            return _same_areas(reference, other, limits)
         scale = max([scale, *(abs(one) for one in (*reference, *other) if isinstance(one, (int, float)))])
         return len(reference) == len(other) and all(
             same_results(*pair, limits, scale) for pair in zip(reference, other, strict=True)
@@ -214,8 +222,29 @@ def same_results(reference: Any, other: Any, limits: Limits, scale: float = 1.0)
     return bool(reference == other)
 
 
-def _scored(rows: Sequence[Any]) -> bool:
-    return bool(rows) and all(isinstance(row, dict) and isinstance(row.get("score"), (int, float)) for row in rows)
+def _have(rows: Sequence[Any], number: str) -> bool:
+    return bool(rows) and all(isinstance(row, dict) and isinstance(row.get(number), (int, float)) for row in rows)
+
+
+def _same_masks(reference: Mapping[str, Any], other: Mapping[str, Any], limits: Limits) -> bool:
+    """Whether two masks in COCO's form differ in a fraction of their pixels at most, or in one pixel."""
+    try:
+        runs = [decompressed_runs(mask["counts"]) for mask in (reference, other)]
+    except (AttributeError, ValueError, OverflowError):  # a text that is not one of run lengths
+        return False
+    if reference["size"] != other["size"] or runs[0].sum() != runs[1].sum() or any((one < 0).any() for one in runs):
+        return False
+    own, theirs = (np.repeat(np.arange(len(one)) % 2, one) for one in runs)
+    return bool(np.count_nonzero(own != theirs) <= max(1, limits.number * np.count_nonzero(own | theirs)))
+
+
+def _same_areas(reference: Sequence[Any], other: Sequence[Any], limits: Limits) -> bool:
+    """Whether the classes of two maps have the same shares of the image. A class that is not there has none."""
+    own, theirs = (
+        {(row.get("map"), row["class_id"], row["label"]): row["area"] for row in rows} for rows in (reference, other)
+    )
+    pairs = [(own.get(name, 0.0), theirs.get(name, 0.0)) for name in own.keys() | theirs.keys()]
+    return all(abs(one - two) <= limits.number * max(one, two, _LEAST_AREA) for one, two in pairs)
 
 
 def _same_rows(reference: list[Any], other: list[Any], limits: Limits) -> bool:

@@ -16,7 +16,7 @@ from .indices import row_number, row_positions
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Mask", "Masks", "edges", "eroded"]
+__all__ = ["Mask", "Masks", "decompressed_runs", "edges", "eroded"]
 
 
 class Masks(Sequence["Mask"]):
@@ -212,3 +212,19 @@ def compress_runs(runs: npt.NDArray[np.uint32]) -> str:
         groups[:, place], used[:, place] = low + 32 * more + 48, open_ones
         open_ones = more
     return groups[used].tobytes().decode("ascii")
+
+
+def decompressed_runs(text: str) -> npt.NDArray[np.int64]:
+    """The run lengths that `compress_runs()` has written."""
+    values: list[int] = []
+    value = shift = 0
+    for group in text.encode("ascii"):
+        value |= (group - 48 & 31) << shift
+        shift += 5
+        if group - 48 & 32:
+            continue
+        if group - 48 & 16:
+            value -= 1 << shift
+        values.append(value + (values[-2] if len(values) > 2 else 0))
+        value = shift = 0
+    return np.array(values, np.int64)

@@ -19,6 +19,7 @@ from infersdk.bundles.rounding import RoundValues
 from infersdk.core.model_source import ModelSource
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import BundleFormatError, ConfigError, GoldenSampleError, PrecisionUnavailableError
+from infersdk.models import Masks
 
 onnx = pytest.importorskip("onnx")
 onnx_models = pytest.importorskip("onnx_models")
@@ -437,6 +438,47 @@ def test_same_results() -> None:
     assert same_results({"value": 1.0, "other": [1, 2]}, {"value": 1.001, "other": [1, 2]}, exact)
     assert not same_results({"value": 1.0}, {"value": 1.1}, exact)
     assert not same_results({"value": 1.0}, {"values": 1.0}, exact)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_same_masks(precision: str) -> None:
+    """A pixel whose score is the threshold may be on either side."""
+
+    def row(pixels: np.ndarray[Any, Any]) -> list[dict[str, Any]]:
+        return [{"label": "a", "score": 0.9, "mask": Masks.of(pixels[None])[0].to_coco()}]
+
+    limits = Limits.of(precision, 0.25)
+    pixels = np.zeros((60, 80), bool)
+    pixels[10:40, 20:50] = True
+    allowed = int(limits.number * pixels.sum())
+    for size, other, same in (((60, 80), allowed, True), ((60, 80), allowed + 1, False), ((61, 80), 0, False)):
+        changed = np.zeros(size, bool)
+        changed[:60] = pixels
+        changed[10 : 10 + other // 30, 20:50] = False
+        changed[39, 20 : 20 + other % 30] = False
+        assert same_results(row(pixels), row(changed), limits) is same
+    one, none = np.eye(60, 80, dtype=bool), np.zeros((60, 80), bool)
+    one[1:] = False
+    assert same_results(row(one), row(none), limits)
+    for counts in ("", "~", "é", "0" * 40, 5):
+        damaged = [{**row(pixels)[0], "mask": {"size": [60, 80], "counts": counts}}]
+        assert not same_results(damaged, row(pixels), limits)
+
+
+def test_same_class_maps() -> None:
+    def rows(*areas: float) -> list[dict[str, Any]]:
+        found = [{"class_id": i, "label": str(i), "pixels": int(a * 1e6), "area": a} for i, a in enumerate(areas) if a]
+        return sorted(found, key=lambda one: -one["area"])
+
+    reference = rows(0.6, 0.399, 0.001)
+    for areas, same in (
+        ((0.6, 0.399, 0.001), True), ((0.605, 0.394, 0.001), True), ((0.6, 0.3992, 0.0008), True),
+        ((0.6, 0.4, 0.0), False), ((0.62, 0.379, 0.001), False), ((0.399, 0.6, 0.001), False),
+    ):  # fmt: skip
+        assert same_results(reference, rows(*areas), Limits()) is same
+    assert same_results(rows(0.5, 0.499999, 0.000001), rows(0.499999, 0.500001), Limits())
+    assert not same_results(reference, [], Limits())
+    assert not same_results([{"map": "lane", **row} for row in reference], reference, Limits())
 
 
 def test_same_results_in_a_lower_precision() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from infersdk.errors import InputError, ShapeError
 from infersdk.models import Detections, Mask, Masks
+from infersdk.models.results.masks import decompressed_runs
 
 SIZE = (37, 21)
 
@@ -81,6 +82,7 @@ def test_run_lengths_are_those_of_pycocotools(rng: np.random.Generator) -> None:
             expected = coco.encode(np.asfortranarray(pixels.astype(np.uint8)))
             assert mask.to_coco() == {"size": expected["size"], "counts": expected["counts"].decode()}
             assert coco.area(mask.to_coco()) == mask.area
+            np.testing.assert_array_equal(decompressed_runs(mask.to_coco()["counts"]), mask.runs())
 
 
 def filled(outlines: list[np.ndarray[Any, Any]], size: tuple[int, int]) -> np.ndarray[Any, Any]:

@@ -227,7 +227,7 @@ def _have(rows: Sequence[Any], number: str) -> bool:
 
 
 def _same_masks(reference: Mapping[str, Any], other: Mapping[str, Any], limits: Limits) -> bool:
-    """Whether two masks in COCO's form differ in a fraction of their pixels at most, or in one pixel."""
+    """Whether no more pixels of two masks in COCO's form differ than a fraction of them, or one."""
     try:
         runs = [decompressed_runs(mask["counts"]) for mask in (reference, other)]
     except (AttributeError, ValueError, OverflowError):  # a text that is not one of run lengths

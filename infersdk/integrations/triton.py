@@ -120,7 +120,7 @@ def _export_network(name: str, table: dict[str, Any], target: Path, version: str
             "out, or export a model file of that precision"
         )
     source = _source(name, table)
-    if Path(source).suffix not in (suffixes := _SUFFIXES[backend]):
+    if source.suffix not in (suffixes := _SUFFIXES[backend]):
         hint = "; build one: infersdk build MODEL -o MODEL.engine" if backend == "tensorrt" else ""
         raise ConfigError(
             f"models.{name}: Triton's {backend} backend loads {' or '.join(suffixes)}, not {source.name}{hint}"
@@ -148,8 +148,10 @@ def _source(name: str, table: Mapping[str, Any]) -> ModelSource:
 def _copy_model(source: ModelSource, folder: Path) -> str:
     """Copies the files of a model to a new folder. Returns the name of the file to load."""
     folder.mkdir(parents=True)
+    path = Path(source)
     for file in source_files(source):
-        copy = folder / file.relative_to(Path(source).parent)
+        # A copy of an address has another name in the cache.
+        copy = folder / (source.name if file == path else file.relative_to(path.parent))
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
     return source.name
@@ -166,6 +168,9 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str
     if is_file_of_names(names := table.get("names")):
         shutil.copyfile(names, files / "names.txt")
         table["names"] = "names.txt"
+    if os.path.isfile(trust := table.get("trust", "")):
+        shutil.copyfile(trust, files / "trust.pem")
+        table["trust"] = "trust.pem"
     atomic_write(files / "app.json", json.dumps({"models": {"model": table}}, indent=2) + "\n")
     atomic_write(files / "model.py", _MODEL_PY.format(name=name))
     _write_config(target, name, [ENCODED, PIXELS], outputs, ServerSettings().max_images, {"backend": "python"})

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import web
 from triton_repository import COMMAND, REASON, running
 
 from infersdk.cli import main
@@ -146,6 +147,45 @@ def test_weights_in_a_folder_below_the_model(tmp_path: Path) -> None:
     export({"models": {"m": {"type": "network", "path": str(tmp_path / "m.onnx")}}}, tmp_path / "r")
     weights = Path("w", "weights.bin")
     assert (tmp_path / "r" / "m" / "1" / weights).read_bytes() == (tmp_path / weights).read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["network", "yolov5"])
+def test_a_model_at_an_address(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+
+    from infersdk.integrations.triton import export
+    from infersdk.models import create
+
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    data = onnx_models.double(tmp_path / "a.onnx").read_bytes() if kind == "network" else DETECTOR.read_bytes()
+    with web.served({"/model.onnx": web.content(data, None)}) as address:
+        path = f"{address}/model.onnx#sha256={hashlib.sha256(data).hexdigest()}"
+        export({"models": {"m": {"type": kind, "path": path}}}, tmp_path / "r")
+    assert (tmp_path / "r" / "m" / "1" / "model.onnx").read_bytes() == data
+    if kind != "network":
+        create(tmp_path / "r" / "m" / "1" / "app.json")["model"].close()
+
+
+def test_the_public_key_of_a_bundle_is_copied(tmp_path: Path) -> None:
+    import json
+
+    from infersdk.bundles import pack
+    from infersdk.integrations.triton import export
+    from infersdk.models import create
+
+    ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    key = ed25519.Ed25519PrivateKey.generate()
+    private, public = tmp_path / "private.pem", tmp_path / "public.pem"
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    pack(DETECTOR, tmp_path / "d.infer", images=[IMAGE], sign_with=private)
+    (tmp_path / "app.json").write_text(json.dumps({"models": {"m": {"path": "d.infer", "trust": "public.pem"}}}))
+    export(tmp_path / "app.json", tmp_path / "r")
+    public.unlink()
+    create(tmp_path / "r" / "m" / "1" / "app.json")["model"].close()
 
 
 @pytest.mark.assets

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config import addresses_of, lock_path, read
+from ..core.cache import Cache
 from ..core.files import atomic_write, file_digest
 from ..core.model_source import Address, is_address
-from ..core.text import without_password
 from ..errors import OutputError
 from ..loading.remote import commit_of, download
 from .common import print_text
@@ -34,11 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     fetched = {address: _fetch(address) for address in addresses_of(read(arguments.source, locked=False))}
     entries = {address: entry for address, (_, entry) in fetched.items()}
-    if removed := [address for address, (path, _) in fetched.items() if not path.exists()]:
+    cache = Cache()
+    size = sum({path: entry["size"] for path, entry in fetched.values() if path.is_relative_to(cache.folder)}.values())
+    if 0 < cache.limit < size:
         raise OutputError(
-            f"the cache removed {without_password(removed[0])} for a later file: the files of the configuration have "
-            f"{sum(entry['size'] for entry in entries.values()):,} bytes; set INFERSDK_CACHE_LIMIT to a larger size, "
-            "or to 0 for no limit"
+            f"the files of the configuration have {size:,} bytes, and the cache holds {cache.limit:,}; set "
+            "INFERSDK_CACHE_LIMIT to a larger size, or to 0 for no limit"
         )
     lock = lock_path(Path(arguments.source).resolve())
     atomic_write(lock, json.dumps(entries, indent=1) + "\n")

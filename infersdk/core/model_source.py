@@ -36,7 +36,7 @@ from .text import HEX_32, without_password
 __all__ = ["KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "is_address", "with_digest"]
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://(.+)", re.DOTALL)
-_HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+?))?/((?:[^/@\\]+/)*[^/@\\]+)", re.ASCII)
+_HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@(refs/(?:convert|pr)/[\w.-]+|[\w.-]+))?/((?:[^/@\\]+/)*[^/@\\]+)", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")
 #: Protocols of fsspec that do not name another machine.
 _LOCAL = frozenset({"file", "local", "memory", "data", "dir", "simplecache", "filecache", "blockcache"})

@@ -100,7 +100,10 @@ def _from_hub(address: Address) -> Path:
         path = Path(huggingface_hub.hf_hub_download(**file))
     except Exception as error:  # those of the package, and of its client of HTTP
         raise _unavailable(address, error) from None
-    _check_digest(address, path)
+    try:
+        _check_digest(address, path)
+    except ModelNotFoundError as error:  # the hub's package does not load a damaged file of its cache again
+        raise ModelNotFoundError(f"{error}; if {str(path)!r} is damaged, remove it") from None
     return path
 
 

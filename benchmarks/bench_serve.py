@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from onnx_models import node, save, value
 from rounds import SECONDS, Turns, submitted
 
 if TYPE_CHECKING:
@@ -105,20 +106,10 @@ def triton(folder: Path) -> Iterator[tuple[int, int]]:
 
 
 def echo_model(path: Path) -> dict[str, Any]:
-    onnx = pytest.importorskip("onnx")
-    info = onnx.helper.make_tensor_value_info
-    infos = [info(name, onnx.TensorProto.UINT8, ["batch", *FRAME[1:]]) for name in ("INPUT0", "OUTPUT0")]
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])], "echo", infos[:1], infos[1:]
-    )
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), path)
-    return {
-        "type": "network",
-        "path": str(path),
-        "max_batch": 4,
-        "options": {"threads": 1},
-        "pipeline": {"instances": 1},
-    }
+    tensors = [value(name, ("batch", *FRAME[1:]), "uint8") for name in ("INPUT0", "OUTPUT0")]
+    save(path, [node("Identity", "INPUT0", "OUTPUT0")], tensors[:1], tensors[1:])
+    settings = {"max_batch": 4, "options": {"threads": 1}, "pipeline": {"instances": 1}}
+    return {"type": "network", "path": str(path), **settings}
 
 
 class Echo:
@@ -128,10 +119,8 @@ class Echo:
         module = importlib.import_module(f"tritonclient.{protocol}")
         self.client = module.InferenceServerClient(f"127.0.0.1:{ports[protocol == 'grpc']}")
         self.frame = np.random.default_rng(0).integers(0, 256, FRAME, np.uint8)
-        self.input, self.output = (
-            module.InferInput("INPUT0", list(FRAME), "UINT8"),
-            module.InferRequestedOutput("OUTPUT0"),
-        )
+        self.input = module.InferInput("INPUT0", list(FRAME), "UINT8")
+        self.output = module.InferRequestedOutput("OUTPUT0")
         self.region: Any = None
         if not shared:
             self.input.set_data_from_numpy(self.frame)

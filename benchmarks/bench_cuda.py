@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import itertools
 import os
 import threading
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from PIL import Image
-from rounds import SECONDS, Turns, cut_out, rate, submitted
+from rounds import SECONDS, Turns, cut_out, large_files, rate, submitted
 
 from infersdk import ModelGroup, Pipeline, device_count, graph, load, models, pinned_empty
 from infersdk.graph.passes import FreeBatch
@@ -147,12 +146,7 @@ def test_jpeg_bytes(assets: Path, turns: Turns) -> None:
 
     if not is_installed():
         pytest.skip("nvImageCodec is not installed")
-    files, frames = [], frames_of("page-locked")
-    for number in range(32):
-        with Image.open(assets / "images" / ("bus.jpg", "zidane.jpg")[number % 2]) as image:
-            buffer = io.BytesIO()
-            image.convert("RGB").resize((1920, 1080)).rotate(number).save(buffer, "JPEG", quality=96)
-        files.append(buffer.getvalue())
+    files, frames = large_files(assets, 32), frames_of("page-locked")
     encoded, decoder = [image for file in files if (image := encoded_image(file))], shared_decoder(Device("cuda", 0))
     with detector(assets, decode="gpu", conf=0.4) as decoding, detector(assets, conf=0.4) as plain:
         for model in (decoding, plain):

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from rounds import ENVIRONMENT, SECONDS, Turns, Worker, rate
+from rounds import ENVIRONMENT, SECONDS, Turns, Worker, large_files, rate
 
 from infersdk.bench import BenchSettings, Combination, bench
 from infersdk.core.processors import available_processors
@@ -291,23 +291,11 @@ def test_bench_against_benchmark_app(assets: Path, tmp_path: Path, batch: int, t
 # ---- settings of our own ----
 
 
-def large_files(assets: Path) -> list[bytes]:
-    """JPEG files of 1920 x 1080, about 500 kB each."""
-    files = []
-    for number in range(8):
-        with Image.open(assets / "images" / ("bus.jpg", "zidane.jpg")[number % 2]) as image:
-            frame = image.convert("RGB").resize((1920, 1080)).rotate(number)
-        buffer = io.BytesIO()
-        frame.save(buffer, "JPEG", quality=96)
-        files.append(buffer.getvalue())
-    return files
-
-
 def test_decoding(assets: Path, turns: Turns) -> None:
     pytest.importorskip("simplejpeg")
     from infersdk.image import read_image
 
-    (data, *_) = large_files(assets)
+    (data,) = large_files(assets, 1)
     contenders: dict[str, Callable[[], Any]] = {
         "read_image()": lambda: read_image(data).pixels,
         "Pillow": lambda: np.asarray(Image.open(io.BytesIO(data))),
@@ -317,7 +305,7 @@ def test_decoding(assets: Path, turns: Turns) -> None:
 
 
 def test_jpeg_bytes_to_boxes(assets: Path, turns: Turns) -> None:
-    files = large_files(assets)
+    files = large_files(assets, 8)
     path = assets / "models" / "yolov5n.onnx"
     with YOLOv5(path, max_batch=4) as model, YOLOv5(path, max_batch=4, scaled_decode=True) as scaled:
         contenders: dict[str, Callable[[], object]] = {

@@ -10,6 +10,7 @@ that run for a while (default 1).
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import math
@@ -75,6 +76,17 @@ def submitted(submit: Callable[[Any], Future[Any]], image: Any, threads: int = 6
 
     spent = in_threads(threads, work)
     return sum(counts) / spent
+
+
+def large_files(assets: Path, count: int) -> list[bytes]:
+    """JPEG files of 1920 x 1080, about 500 kB each."""
+    from PIL import Image
+
+    files = [io.BytesIO() for _ in range(count)]
+    for number, file in enumerate(files):
+        with Image.open(assets / "images" / ("bus.jpg", "zidane.jpg")[number % 2]) as image:
+            image.convert("RGB").resize((1920, 1080)).rotate(number).save(file, "JPEG", quality=96)
+    return [file.getvalue() for file in files]
 
 
 def cut_out(images: Iterable[npt.NDArray[Any]], results: Iterable[Detections]) -> list[npt.NDArray[Any]]:

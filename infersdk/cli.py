@@ -17,7 +17,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .commands.interrupts import Terminated, sigterm_interrupts
+from .commands.interrupts import sigterm_interrupts
 
 if TYPE_CHECKING:
     import argparse
@@ -55,19 +55,18 @@ _ENDLESS = ("predict",)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Errors are one line on stderr."""
-    with sigterm_interrupts() as interruption:
+    with sigterm_interrupts() as terminated:
         try:
             with _printable_warnings():
                 return _main(argv)
         except KeyboardInterrupt:
             from .commands.stderr import say
 
-            terminated = interruption.kind is Terminated
-            say("terminated" if terminated else "interrupted")
+            say("terminated" if terminated.is_set() else "interrupted")
             # CPython remembers an interrupt that leaves the exec() of a text (dataclasses), and would end by the signal
             # although this caught it; the next exec() of a text clears that.
             exec("")
-            return 143 if terminated else 130
+            return 143 if terminated.is_set() else 130
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:

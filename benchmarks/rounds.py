@@ -16,7 +16,7 @@ import json
 import math
 import os
 import subprocess
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -54,12 +54,9 @@ def rate(run: Callable[[], object], images: int = 1, seconds: float = SECONDS) -
 
 def in_threads(count: int, work: Callable[[], object]) -> float:
     """The seconds until `work` has ended in each of `count` threads."""
-    threads = [threading.Thread(target=work) for _ in range(count)]
     start = perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(lambda _: work(), range(count)))  # raises the exception of a thread
     return perf_counter() - start
 
 

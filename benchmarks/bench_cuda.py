@@ -20,6 +20,7 @@ from PIL import Image
 from rounds import SECONDS, Turns, cut_out, large_files, rate, submitted
 
 from infersdk import ModelGroup, Pipeline, device_count, graph, load, models, pinned_empty
+from infersdk.bench.nvidia import used_bytes
 from infersdk.graph.passes import FreeBatch
 from infersdk.image import read_image
 from infersdk.models import Embedder, TwinLiteNet, TwoStage, YOLOv5, YOLOv8
@@ -292,12 +293,11 @@ def test_model_group(assets: Path, tmp_path: Path, memory: str, max_batch: int, 
 
 def test_memory(assets: Path, turns: Turns) -> None:
     """The GPU's memory in use after each step, by NVML, in MB."""
-    nvml = pytest.importorskip("pynvml")
-    nvml.nvmlInit()
-    handle, frames = nvml.nvmlDeviceGetHandleByIndex(0), frames_of("page-locked")
+    pytest.importorskip("pynvml")
+    frames = frames_of("page-locked")
 
     def used() -> float:
-        return float(nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e6)
+        return (used_bytes(0) or 0) / 1e6
 
     def steps() -> dict[str, float]:
         before, found = used(), {}

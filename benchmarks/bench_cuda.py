@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import itertools
 import os
 import threading
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from PIL import Image
-from rounds import SECONDS, Turns, cut_out, rate, submitted
+from rounds import SECONDS, Turns, cut_out, large_files, rate, submitted
 
 from infersdk import ModelGroup, Pipeline, device_count, graph, load, models, pinned_empty
+from infersdk.bench.nvidia import used_bytes
 from infersdk.graph.passes import FreeBatch
 from infersdk.image import read_image
 from infersdk.models import Embedder, TwinLiteNet, TwoStage, YOLOv5, YOLOv8
@@ -147,12 +147,7 @@ def test_jpeg_bytes(assets: Path, turns: Turns) -> None:
 
     if not is_installed():
         pytest.skip("nvImageCodec is not installed")
-    files, frames = [], frames_of("page-locked")
-    for number in range(32):
-        with Image.open(assets / "images" / ("bus.jpg", "zidane.jpg")[number % 2]) as image:
-            buffer = io.BytesIO()
-            image.convert("RGB").resize((1920, 1080)).rotate(number).save(buffer, "JPEG", quality=96)
-        files.append(buffer.getvalue())
+    files, frames = large_files(assets, 32), frames_of("page-locked")
     encoded, decoder = [image for file in files if (image := encoded_image(file))], shared_decoder(Device("cuda", 0))
     with detector(assets, decode="gpu", conf=0.4) as decoding, detector(assets, conf=0.4) as plain:
         for model in (decoding, plain):
@@ -298,12 +293,11 @@ def test_model_group(assets: Path, tmp_path: Path, memory: str, max_batch: int, 
 
 def test_memory(assets: Path, turns: Turns) -> None:
     """The GPU's memory in use after each step, by NVML, in MB."""
-    nvml = pytest.importorskip("pynvml")
-    nvml.nvmlInit()
-    handle, frames = nvml.nvmlDeviceGetHandleByIndex(0), frames_of("page-locked")
+    pytest.importorskip("pynvml")
+    frames = frames_of("page-locked")
 
     def used() -> float:
-        return float(nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e6)
+        return (used_bytes(0) or 0) / 1e6
 
     def steps() -> dict[str, float]:
         before, found = used(), {}

@@ -28,6 +28,7 @@ from infersdk import load
 from infersdk.graph.passes import ToFloat16, prepared_model
 from infersdk.image import read_image
 from infersdk.models import YOLOv5
+from infersdk.models.results.agreement import overlaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -289,10 +290,8 @@ def assert_same_boxes(ours: Boxes, theirs: Boxes) -> None:
     for some, others in ((ours, theirs), (theirs, ours)):
         for box in some[some[:, 4] > CONF + 0.1]:
             same = others[others[:, 5] == box[5]]
-            inner = np.minimum(box[2:4], same[:, 2:4]) - np.maximum(box[:2], same[:, :2])
-            area = np.prod(np.clip(inner, 0, None), axis=1)
-            union = np.prod(same[:, 2:4] - same[:, :2], axis=1) + np.prod(box[2:4] - box[:2]) - area
-            assert (area / union).max(initial=0) > 0.85, f"no box of class {box[5]:.0f} at {box[:4]}"
+            ious = overlaps(box[None, :4], same[:, :4])
+            assert ious.max(initial=0) > 0.85, f"no box of class {box[5]:.0f} at {box[:4]}"
 
 
 @pytest.mark.parametrize("name", PEERS)

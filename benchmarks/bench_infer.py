@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from onnx_models import double, node, save, value
 
 import infersdk
 from infersdk.models import Classifier
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from rounds import Turns
 
-onnx = pytest.importorskip("onnx")
 SHAPE = (1, 3, 16, 16)
 X = np.ones(SHAPE, np.float32)
 #: Calls in a turn.
@@ -24,19 +24,9 @@ CALLS = 300
 BACKENDS = ["onnxruntime", "openvino", pytest.param("tensorrt-rtx", marks=pytest.mark.gpu)]
 
 
-def save(path: Path, *nodes: Any, output: list[Any]) -> Path:
-    """A network from x to y."""
-    info = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        nodes, "tiny", [info("x", 1, ["batch", *SHAPE[1:]])], [info("y", 1, ["batch", *output])]
-    )
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
-
-
 @pytest.fixture
 def network(tmp_path: Path) -> Path:
-    return save(tmp_path / "add.onnx", onnx.helper.make_node("Add", ["x", "x"], ["y"]), output=list(SHAPE[1:]))
+    return double(tmp_path / "add.onnx", ("batch", *SHAPE[1:]))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -105,13 +95,9 @@ def test_call(infer: infersdk.Infer, network: Path, turns: Turns) -> None:
 def test_a_warm_call_on_an_array(backend: str, tmp_path: Path, turns: Turns) -> None:
     """From pixels to classes, against the same in NumPy around ONNX Runtime."""
     pytest.importorskip(backend)
-    network = save(
-        tmp_path / "mean.onnx",
-        onnx.helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),
-        onnx.helper.make_node("Flatten", ["pooled"], ["flat"]),
-        onnx.helper.make_node("Softmax", ["flat"], ["y"]),
-        output=[3],
-    )
+    nodes = [node("GlobalAveragePool", "x", "pooled"), node("Flatten", "pooled", "flat"), node("Softmax", "flat", "y")]
+    inputs, outputs = [value("x", ("batch", *SHAPE[1:]))], [value("y", ("batch", 3))]
+    network = save(tmp_path / "mean.onnx", nodes, inputs, outputs)
     pixels, own = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8), session(network)
 
     def by_hand() -> Any:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from rounds import ENVIRONMENT, SECONDS, Turns, Worker, rate
+from rounds import ENVIRONMENT, SECONDS, Turns, Worker, large_files, rate
 
 from infersdk.bench import BenchSettings, Combination, bench
 from infersdk.core.processors import available_processors
@@ -258,27 +258,11 @@ def test_bench_against_benchmark_app(assets: Path, tmp_path: Path, batch: int, t
     pytest.importorskip("openvino.tools.benchmark")
     onnx = pytest.importorskip("onnx")
     graph, model = onnx.load(assets / "models" / "yolov5n.onnx"), tmp_path / "fixed.onnx"
-    for value in (
-        *graph.graph.input,
-        *graph.graph.output,
-    ):  # with a free batch OpenVINO takes longer; its tool fixes it
+    for value in (*graph.graph.input, *graph.graph.output):  # a free batch takes longer, and the other tool fixes it
         value.type.tensor_type.shape.dim[0].dim_value = batch
     onnx.save(graph, model)
     command = ("-c", "from openvino.tools.benchmark.main import main; main()", "-m", model, "-d", "CPU")
-    hints = (
-        "-t",
-        max(1, round(SECONDS)),
-        "-infer_precision",
-        "f32",
-        "-ip",
-        "f32",
-        "-hint",
-        "latency",
-        "-api",
-        "async",
-        "-nireq",
-        1,
-    )
+    hints = f"-t {max(1, round(SECONDS))} -infer_precision f32 -ip f32 -hint latency -api async -nireq 1".split()
 
     def theirs() -> float:
         match = re.search(r"Throughput:\s+([\d.]+) FPS", printed(*command, *hints, "-b", batch))
@@ -291,23 +275,11 @@ def test_bench_against_benchmark_app(assets: Path, tmp_path: Path, batch: int, t
 # ---- settings of our own ----
 
 
-def large_files(assets: Path) -> list[bytes]:
-    """JPEG files of 1920 x 1080, about 500 kB each."""
-    files = []
-    for number in range(8):
-        with Image.open(assets / "images" / ("bus.jpg", "zidane.jpg")[number % 2]) as image:
-            frame = image.convert("RGB").resize((1920, 1080)).rotate(number)
-        buffer = io.BytesIO()
-        frame.save(buffer, "JPEG", quality=96)
-        files.append(buffer.getvalue())
-    return files
-
-
 def test_decoding(assets: Path, turns: Turns) -> None:
     pytest.importorskip("simplejpeg")
     from infersdk.image import read_image
 
-    (data, *_) = large_files(assets)
+    (data,) = large_files(assets, 1)
     contenders: dict[str, Callable[[], Any]] = {
         "read_image()": lambda: read_image(data).pixels,
         "Pillow": lambda: np.asarray(Image.open(io.BytesIO(data))),
@@ -317,7 +289,7 @@ def test_decoding(assets: Path, turns: Turns) -> None:
 
 
 def test_jpeg_bytes_to_boxes(assets: Path, turns: Turns) -> None:
-    files = large_files(assets)
+    files = large_files(assets, 8)
     path = assets / "models" / "yolov5n.onnx"
     with YOLOv5(path, max_batch=4) as model, YOLOv5(path, max_batch=4, scaled_decode=True) as scaled:
         contenders: dict[str, Callable[[], object]] = {
@@ -346,16 +318,10 @@ def test_canvases_that_fit(assets: Path, backend: str, turns: Turns) -> None:
     import infersdk as sdk
 
     pytest.importorskip({"tensorrt-rtx": "tensorrt_rtx_bindings"}.get(backend, backend))
-    path, frames = (
-        assets / "models" / "yolov8n.onnx",
-        [np.random.default_rng(0).integers(0, 255, (1080, 1920, 3), np.uint8)] * 8,
-    )
+    path = assets / "models" / "yolov8n.onnx"
+    frames = [np.random.default_rng(0).integers(0, 255, (1080, 1920, 3), np.uint8)] * 8
     small, large = np.zeros((4, 3, 384, 640), np.float32), np.zeros((4, 3, 640, 640), np.float32)
-    settings: dict[str, Any] = {
-        "backend": backend,
-        "max_batch": 4,
-        **({"precision": "fp16"} if "rtx" in backend else {}),
-    }
+    settings: dict[str, Any] = {"backend": backend, "max_batch": 4, "precision": "fp16" if "rtx" in backend else None}
     resized = prepared_model(path, [ResizeInput(640, 384)])
     assert resized is not None
     with (

@@ -84,9 +84,7 @@ def test_resize_crop(turns: Turns) -> None:
 
     def by_hand() -> Array:
         left, top = (-offset for offset in geometry.offset or (0, 0))
-        resized = cv2.resize(image, geometry.resized, interpolation=cv2.INTER_LINEAR)[
-            top : top + 224, left : left + 224
-        ]
+        resized = cv2.resize(image, geometry.resized)[top : top + 224, left : left + 224]
         return np.ascontiguousarray(((resized[..., ::-1].astype(np.float32) / 255 - MEAN) / STD).transpose(2, 0, 1))
 
     np.testing.assert_allclose(preprocess(image, geometry, transform), by_hand(), atol=2e-6)
@@ -214,10 +212,7 @@ def test_topk(turns: Turns) -> None:
 def test_class_map(classes: int, points: tuple[int, int], turns: Turns) -> None:
     """Scores of classes to the class of each pixel of 1920 x 1080."""
     coarse = np.random.default_rng(0).normal(0, 3, (classes, 8, 8)).astype(np.float32)
-    scores, size = (
-        np.stack([cv2.resize(plane, points, interpolation=cv2.INTER_LINEAR) for plane in coarse]),
-        (1920, 1080),
-    )
+    scores, size = np.stack([cv2.resize(plane, points) for plane in coarse]), (1920, 1080)
     contenders: dict[str, Callable[[], Array]] = {
         "class_map()": lambda: class_map(scores, Geometry.stretch(size, points)),
         "OpenCV and NumPy": lambda: np.stack([cv2.resize(plane, size) for plane in scores]).argmax(0),
@@ -234,10 +229,8 @@ def test_masks(turns: Turns) -> None:
     prototypes = np.stack([cv2.resize(plane, (160, 160), interpolation=cv2.INTER_CUBIC) for plane in coarse])
     coefficients, size = rng.normal(0, 1, (20, 32)).astype(np.float32), rng.uniform(0.1, 0.5, (20, 2)) * (width, height)
     corner = rng.uniform(0, 1, (20, 2)) * ((width, height) - size)
-    boxes, geometry = (
-        np.hstack([corner, corner + size]).astype(np.float32),
-        Geometry.letterbox((1920, 1080), (640, 640)),
-    )
+    boxes = np.hstack([corner, corner + size]).astype(np.float32)
+    geometry = Geometry.letterbox((1920, 1080), (640, 640))
     (w, h), (left, top) = geometry.resized or (0, 0), geometry.offset or (0, 0)
 
     def by_opencv() -> Array:

@@ -47,10 +47,8 @@ def test_threads_against_a_loop(model: YOLOv5, photograph: Any, turns: Turns) ->
 
 def test_latency(model: YOLOv5, photograph: Any, turns: Turns) -> None:
     """The p99 of requests that arrive at random at 70 % of the rate of 64 threads; the limit is two batches."""
-    arrivals, batch = (
-        0.7 * submitted(model.submit, photograph),
-        BATCH / rate(lambda: model([photograph] * BATCH), BATCH),
-    )
+    arrivals = 0.7 * submitted(model.submit, photograph)
+    batch = BATCH / rate(lambda: model([photograph] * BATCH), BATCH)
 
     def run() -> dict[str, float]:
         latencies: list[float] = []

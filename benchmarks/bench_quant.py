@@ -27,6 +27,7 @@ from rounds import ASSETS, ENVIRONMENT, Turns
 
 import infersdk
 from infersdk import quant
+from infersdk.bench.machine import peak_resident_bytes
 from infersdk.graph.files import write_model
 from infersdk.models import load
 from infersdk.quant.prepare import prepare
@@ -224,6 +225,4 @@ if __name__ == "__main__":
     _, quantiser, name, half, backend, output = sys.argv
     with contextlib.redirect_stdout(io.StringIO()):
         QUANTISERS[quantiser](name, int(half), backend, Path(output))
-    status = Path("/proc/self/status").read_text().splitlines()
-    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
-    print(json.dumps([process_time(), peak * 1024 / 1e9]))
+    print(json.dumps([process_time(), peak_resident_bytes() / 1e9]))

@@ -1,8 +1,8 @@
 """`infersdk serve` against Triton, and against `submit()` in the process.
 
-INFERSDK_TRITON is a command that serves a model repository with Triton: it gets the repository, `--http PORT` and
-`--grpc PORT`. INFERSDK_BENCH_BACKEND and INFERSDK_BENCH_DEVICE choose the runtime of the detector (default:
-onnxruntime, and its own device).
+INFERSDK_TRITON is a command that serves a model repository with Triton; see tests/triton_repository.py.
+INFERSDK_BENCH_BACKEND and INFERSDK_BENCH_DEVICE choose the runtime of the detector (default: onnxruntime, and its own
+device).
 """
 
 from __future__ import annotations
@@ -10,13 +10,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import shlex
-import socket
 import subprocess
 import sys
-import tempfile
-import time
-import urllib.request
 import uuid
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,54 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import triton_repository
+from onnx_models import node, save, value
 from rounds import SECONDS, Turns, submitted
+from served_requests import ServerProcess, client_of, serving_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from triton_repository import Ports
 
 BACKEND, DEVICE = os.environ.get("INFERSDK_BENCH_BACKEND", "onnxruntime"), os.environ.get("INFERSDK_BENCH_DEVICE")
 CLIENTS, FRAME = 64, (1, 640, 640, 3)
 #: As long as those of clients: a server searches the whole file for it.
 BOUNDARY = "5d1f0c8e7a3b4926b0e4c17f92a6d835"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
-def is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=2) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-@contextmanager
-def server(command: list[str], http: int) -> Iterator[None]:
-    with tempfile.TemporaryFile() as log:
-        running, end = subprocess.Popen(command, stdout=log, stderr=log), time.monotonic() + 180
-        try:
-            while not is_ready(http):
-                if running.poll() is not None or time.monotonic() > end:
-                    log.seek(0)
-                    pytest.fail(f"{command}: {log.read()[-2000:].decode(errors='replace')}")
-                time.sleep(0.2)
-            yield
-        finally:
-            running.terminate()
-            running.wait(60)
-
-
-@contextmanager
-def served(models: dict[str, Any], folder: Path) -> Iterator[tuple[int, int]]:
-    """Our server; its ports for HTTP and gRPC."""
-    http, grpc, path = free_port(), free_port(), folder / "app.json"
-    settings = {"http_port": http, "grpc_port": grpc, "access_log": False, "shared_memory_prefix": "/"}
-    path.write_text(json.dumps({"models": models, "server": settings}))
-    with server([sys.executable, "-m", "infersdk", "serve", str(path)], http):
-        yield http, grpc
 
 
 # ---- an echo of a frame, against Triton ----
@@ -90,48 +51,29 @@ output [ { name: "OUTPUT0" data_type: TYPE_UINT8 dims: [640, 640, 3] } ]
 """
 
 
-@contextmanager
-def triton(folder: Path) -> Iterator[tuple[int, int]]:
-    command = os.environ.get("INFERSDK_TRITON")
-    if not command:
-        pytest.skip("no Triton: INFERSDK_TRITON is the command that serves a repository")
-    (folder / "repository" / "echo" / "1").mkdir(parents=True)
-    (folder / "repository" / "echo" / "1" / "model.py").write_text(ECHO)
-    (folder / "repository" / "echo" / "config.pbtxt").write_text(CONFIG)
-    http, grpc = free_port(), free_port()
-    ports = ["--http", str(http), "--grpc", str(grpc)]
-    with server([*shlex.split(command), str(folder / "repository"), *ports], http):
-        yield http, grpc
+def echo_repository(folder: Path) -> Path:
+    (folder / "echo" / "1").mkdir(parents=True)
+    (folder / "echo" / "1" / "model.py").write_text(ECHO)
+    (folder / "echo" / "config.pbtxt").write_text(CONFIG)
+    return folder
 
 
 def echo_model(path: Path) -> dict[str, Any]:
-    onnx = pytest.importorskip("onnx")
-    info = onnx.helper.make_tensor_value_info
-    infos = [info(name, onnx.TensorProto.UINT8, ["batch", *FRAME[1:]]) for name in ("INPUT0", "OUTPUT0")]
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])], "echo", infos[:1], infos[1:]
-    )
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), path)
-    return {
-        "type": "network",
-        "path": str(path),
-        "max_batch": 4,
-        "options": {"threads": 1},
-        "pipeline": {"instances": 1},
-    }
+    tensors = [value(name, ("batch", *FRAME[1:]), "uint8") for name in ("INPUT0", "OUTPUT0")]
+    save(path, [node("Identity", "INPUT0", "OUTPUT0")], tensors[:1], tensors[1:])
+    settings = {"max_batch": 4, "options": {"threads": 1}, "pipeline": {"instances": 1}}
+    return {"type": "network", "path": str(path), **settings}
 
 
 class Echo:
     """A client that sends a frame to a server and gets it back."""
 
-    def __init__(self, ports: tuple[int, int], protocol: str, *, shared: bool) -> None:
+    def __init__(self, ports: Ports | ServerProcess, protocol: str, *, shared: bool) -> None:
         module = importlib.import_module(f"tritonclient.{protocol}")
-        self.client = module.InferenceServerClient(f"127.0.0.1:{ports[protocol == 'grpc']}")
+        self.client = client_of(ports, protocol)
         self.frame = np.random.default_rng(0).integers(0, 256, FRAME, np.uint8)
-        self.input, self.output = (
-            module.InferInput("INPUT0", list(FRAME), "UINT8"),
-            module.InferRequestedOutput("OUTPUT0"),
-        )
+        self.input = module.InferInput("INPUT0", list(FRAME), "UINT8")
+        self.output = module.InferRequestedOutput("OUTPUT0")
         self.region: Any = None
         if not shared:
             self.input.set_data_from_numpy(self.frame)
@@ -169,11 +111,15 @@ class Echo:
 def test_echo_against_triton(tmp_path: Path, protocol: str, shared: bool, turns: Turns) -> None:
     """A frame of 640 x 640 x 3 bytes: in shared memory, or in the request."""
     pytest.importorskip("tritonclient.grpc")
-    with ExitStack() as stack:
-        ports = {
-            "infersdk serve": stack.enter_context(served({"echo": echo_model(tmp_path / "echo.onnx")}, tmp_path)),
-            "Triton": stack.enter_context(triton(tmp_path)),
-        }
+    if not triton_repository.COMMAND:
+        pytest.skip(triton_repository.REASON)
+    models, repository = {"echo": echo_model(tmp_path / "echo.onnx")}, echo_repository(tmp_path / "repository")
+    with (
+        serving_process(models, tmp_path, shared_memory_prefix="/") as ours,
+        triton_repository.running(repository, tmp_path / "triton.log") as theirs,
+        ExitStack() as stack,
+    ):
+        ports = {"infersdk serve": ours, "Triton": theirs}
         clients = {name: Echo(own, protocol, shared=shared) for name, own in ports.items()}
         for client in clients.values():
             stack.callback(client.close)
@@ -185,18 +131,19 @@ def test_echo_against_triton(tmp_path: Path, protocol: str, shared: bool, turns:
 
 
 @contextmanager
-def detector(assets: Path, folder: Path, max_batch: int) -> Iterator[tuple[tuple[int, int], Any]]:
-    """The ports of a server of yolov5n, and the model in this process."""
+def detector(assets: Path, folder: Path, max_batch: int) -> Iterator[tuple[ServerProcess, Any]]:
+    """A server of yolov5n, and the model in this process."""
     from infersdk.models import YOLOv5
 
     path = assets / "models" / "yolov5n.onnx"
     settings: dict[str, Any] = {"backend": BACKEND, "max_batch": max_batch, **({"device": DEVICE} if DEVICE else {})}
+    models = {"detector": {"type": "yolov5", "path": str(path), **settings}}
     with (
-        served({"detector": {"type": "yolov5", "path": str(path), **settings}}, folder) as ports,
+        serving_process(models, folder, shared_memory_prefix="/") as server,
         YOLOv5(path, **settings) as model,
     ):
         model.warm_up()
-        yield ports, model
+        yield server, model
 
 
 def test_jpeg_to_boxes(assets: Path, tmp_path: Path, turns: Turns) -> None:
@@ -205,9 +152,9 @@ def test_jpeg_to_boxes(assets: Path, tmp_path: Path, turns: Turns) -> None:
     disposition = b'Content-Disposition: form-data; name="file"; filename="a.jpg"'
     parts = [delimiter, disposition, b"Content-Type: image/jpeg", b"", image, delimiter + b"--", b""]
     body.write_bytes(b"\r\n".join(parts))
-    with detector(assets, tmp_path, 8) as ((http, _), model):
+    with detector(assets, tmp_path, 8) as (server, model):
         command = [
-            sys.executable, str(Path(__file__).with_name("http_load.py")), f"http://127.0.0.1:{http}/predict",
+            sys.executable, str(Path(__file__).with_name("http_load.py")), f"http://127.0.0.1:{server.http_port}/predict",
             str(body), "--clients", str(CLIENTS), "--seconds", str(SECONDS),
             "--header", f"Content-Type: multipart/form-data; boundary={BOUNDARY}",
         ]  # fmt: skip
@@ -254,8 +201,9 @@ def test_frames_in_shared_memory(assets: Path, tmp_path: Path, photograph: Any, 
     """64 clients by gRPC, for a GPU."""
     pytest.importorskip("tritonclient.grpc")
     np.save(tmp_path / "frame.npy", photograph)
-    with detector(assets, tmp_path, 32) as ((_, grpc), model):
-        command = [sys.executable, "-c", SHARED_CLIENTS, str(grpc), str(tmp_path / "frame.npy"), str(SECONDS)]
+    with detector(assets, tmp_path, 32) as (server, model):
+        arguments = (server.grpc_port, tmp_path / "frame.npy", SECONDS)
+        command = [sys.executable, "-c", SHARED_CLIENTS, *map(str, arguments)]
 
         def clients() -> float:
             processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS // 16)]

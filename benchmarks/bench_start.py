@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 import pytest
+from onnx_models import node, save, value
 
 from infersdk import models
 from infersdk.bundles import pack
@@ -145,23 +145,9 @@ def large_classifier(path: Path) -> Path:
     """A model of 105 MB in two layers."""
     generator = np.random.default_rng(1)
     shapes = {"a": (3 * 64 * 64, 2048), "b": (2048, 512)}
-    weights = [
-        onnx.numpy_helper.from_array(generator.normal(0, 0.01, shape).astype(np.float32), name)
-        for name, shape in shapes.items()
-    ]
-    nodes = [
-        onnx.helper.make_node("Flatten", ["x"], ["f"]),
-        onnx.helper.make_node("MatMul", ["f", "a"], ["m"]),
-        onnx.helper.make_node("Relu", ["m"], ["r"]),
-        onnx.helper.make_node("MatMul", ["r", "b"], ["y"]),
-    ]
-    x, y = (
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in {"x": (1, 3, 64, 64), "y": (1, 512)}.items()
-    )
-    graph = onnx.helper.make_graph(nodes, "large", [x], [y], weights)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
-    return path
+    weights = {name: generator.normal(0, 0.01, shape).astype(np.float32) for name, shape in shapes.items()}
+    nodes = [node("Flatten", "x", "f"), node("MatMul", "f a", "m"), node("Relu", "m", "r"), node("MatMul", "r b", "y")]
+    return save(path, nodes, [value("x", (1, 3, 64, 64))], [value("y", (1, 512))], weights)
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])

@@ -123,18 +123,13 @@ def test_predict_against_a_loop(assets: Path, tmp_path: Path, capsys: pytest.Cap
 def test_eight_files_against_one(assets: Path, tmp_path: Path, backend: str, turns: Turns) -> None:
     """Through `Streams` and one model, against one file with as many frames."""
     pytest.importorskip(backend)
-    each, one, cores = (
-        [tmp_path / f"{number}.mp4" for number in range(FILES)],
-        tmp_path / "one.mp4",
-        available_processors(),
-    )
+    each, one = [tmp_path / f"{number}.mp4" for number in range(FILES)], tmp_path / "one.mp4"
     write_videos(assets / "video" / "people.mp4", each, 20)
     write_videos(assets / "video" / "people.mp4", [one], 20 * FILES)
-    settings = (
-        {"threads": max(1, cores // 8), "allow_spinning": False}
-        if backend == "onnxruntime"
-        else {"performance_hint": "throughput"}
-    )
+    settings: dict[str, Any] = {"performance_hint": "throughput"}
+    cores = available_processors()
+    if backend == "onnxruntime":
+        settings = {"threads": max(1, cores // 8), "allow_spinning": False}
 
     def run_all() -> None:
         with Streams(each) as streams:
@@ -264,11 +259,8 @@ def largest_in_real_time(
     model: Any, source: Path, folder: Path, counts: list[int], size: str, rate: int, **settings: Any
 ) -> dict[str, float]:
     """More and more streams, until they are not in real time; each number has two tries."""
-    counts = (
-        [int(number) for number in os.environ["INFERSDK_BENCH_STREAMS"].split(",")]
-        if ("INFERSDK_BENCH_STREAMS" in os.environ)
-        else counts
-    )
+    if "INFERSDK_BENCH_STREAMS" in os.environ:
+        counts = [int(number) for number in os.environ["INFERSDK_BENCH_STREAMS"].split(",")]
     script, path, largest = Path(__file__).with_name("live_server.py"), folder / "sent.npy", 0
     options = ("--streams", max(counts), "--rate", rate, "--size", size, "--sent", path)
     with Worker(sys.executable, script, source, *options) as server:

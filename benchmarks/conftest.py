@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,21 +48,15 @@ def turns(benchmark: Any) -> Turns:
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """OpenCV and PyTorch compute on one thread each, where they are installed."""
-    try:
-        import cv2
-    except ImportError:
-        cv2 = None
-    try:
-        import torch
-    except ImportError:
-        torch = None
-    before = cv2 and cv2.getNumThreads(), torch and torch.get_num_threads()
-    if cv2:
-        cv2.setNumThreads(1)
-    if torch:
-        torch.set_num_threads(1)
-    yield
-    if cv2:
-        cv2.setNumThreads(before[0])
-    if torch:
-        torch.set_num_threads(before[1])
+    with ExitStack() as stack:
+        with suppress(ImportError):
+            import cv2
+
+            stack.callback(cv2.setNumThreads, cv2.getNumThreads())
+            cv2.setNumThreads(1)
+        with suppress(ImportError):
+            import torch
+
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)
+        yield

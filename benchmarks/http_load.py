@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from urllib.parse import urlsplit
@@ -37,51 +38,31 @@ class Load:
         self.times: dict[int, list[float]] = defaultdict(list)
         self.failures = 0
 
-    async def client(self) -> None:
-        """Asks again and again until the time is over."""
-        end = perf_counter() + self._seconds
-        reader = writer = None
-        while perf_counter() < end:
+    async def client(self, moments: Iterator[float]) -> None:
+        """Sends a request at each of the moments that no other client has taken, or as soon as it is free."""
+        connect = functools.partial(asyncio.open_connection, self._host, self._port, limit=1 << 24)
+        connection = await connect()
+        for moment in moments:
+            if (wait := moment - perf_counter()) > 0:
+                await asyncio.sleep(wait)
             try:
-                if writer is None:
-                    reader, writer = await asyncio.open_connection(self._host, self._port, limit=1 << 24)
-                assert reader is not None
-                await self._ask(reader, writer)
+                connection = connection or await connect()
+                await self._ask(*connection, moment)
             except (OSError, EOFError, ValueError):
                 self.failures += 1
-                writer = None
-        if writer is not None:
-            writer.close()
+                connection = None
+        if connection:
+            connection[1].close()
 
-    async def arrivals(self, rate: float, clients: int) -> None:
-        """Requests at random times, so many a second, on up to `clients` connections."""
-        end, rng = perf_counter() + self._seconds, random.Random(1)
-        free: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
-        for _ in range(clients):
-            free.put_nowait(await asyncio.open_connection(self._host, self._port, limit=1 << 24))
-        running, due = set[asyncio.Task[None]](), perf_counter()
-        while due < end:
-            due += rng.expovariate(rate)
-            await asyncio.sleep(max(0.0, due - perf_counter()))
-            connection = await free.get()
+    def moments(self, rate: float | None) -> Iterator[float]:
+        """The moments of requests until the time is over: random ones, so many a second; without a rate now."""
+        rng, moment = random.Random(1), perf_counter()
+        end = moment + self._seconds
+        while moment < end:
+            moment = moment + rng.expovariate(rate) if rate else perf_counter()
+            yield moment
 
-            async def one(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], started: float) -> None:
-                try:
-                    await self._ask(*connection, started)
-                    free.put_nowait(connection)
-                except (OSError, EOFError, ValueError):
-                    self.failures += 1
-                    free.put_nowait(await asyncio.open_connection(self._host, self._port, limit=1 << 24))
-
-            task = asyncio.ensure_future(one(connection, due))
-            running.add(task)
-            task.add_done_callback(running.discard)
-        await asyncio.gather(*running)
-
-    async def _ask(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, started: float | None = None
-    ) -> None:
-        started = perf_counter() if started is None else started
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, started: float) -> None:
         writer.write(self._request)
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         length = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
@@ -105,11 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     load = Load(arguments.url, arguments.body.read_bytes(), arguments.header, arguments.seconds)
 
     async def run() -> float:
-        started = perf_counter()
-        if arguments.rate:
-            await load.arrivals(arguments.rate, arguments.clients)
-        else:
-            await asyncio.gather(*(load.client() for _ in range(arguments.clients)))
+        started, moments = perf_counter(), load.moments(arguments.rate)
+        await asyncio.gather(*(load.client(moments) for _ in range(arguments.clients)))
         return perf_counter() - started
 
     try:

@@ -20,21 +20,22 @@ sent, and then all frames that are due at once.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
-import heapq
+import contextlib
+import functools
 import io
 import itertools
 import json
 import random
 import re
-import selectors
 import socket
 import struct
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -155,30 +156,14 @@ def _payloads(unit: bytes) -> Iterator[bytes]:
 
 #: Bytes that the kernel keeps for a reader that is slow: several seconds of a stream.
 SEND_BUFFER = 4 << 20
-RECEIVE = 1 << 16
 #: The ends of connections with faults.
 ENDS = ("close", "cut", "silence")
 #: The seconds of a stall, and its probability before each frame.
 STALL, STALLS = 0.5, 0.005
 
 
-@dataclass(eq=False)
-class Connection:
-    """A reader of a stream."""
-
-    stream: int
-    socket: socket.socket
-    received: bytearray = field(default_factory=bytearray)
-    unsent: bytearray = field(default_factory=bytearray)
-    length: int = 0  # frames
-    start: float = 0.0  # when the first frame is due
-    playing: bool = False
-    closed: bool = False
-    faults: random.Random | None = None  # None: there are none
-
-
 class Server:
-    """One thread sends the frames of all streams, each when it is due.
+    """Sends the frames of all streams, each when it is due.
 
     Args:
         chunks: the bytes of each frame.
@@ -202,80 +187,76 @@ class Server:
         self._random = None if faults is None else random.Random(faults)
         self._played: set[int] = set()  # the streams that have had a connection
         self.faults: Counter[str] = Counter()
-        self._selector = selectors.DefaultSelector()
-        self._due: list[tuple[float, int, int, Connection]] = []  # when, stream, frame
-        self.addresses = []
-        for stream in range(len(sent)):
-            listener = socket.create_server(("127.0.0.1", 0))
-            self._selector.register(listener, selectors.EVENT_READ, stream)
-            kind = "tcp" if description is None else "rtsp"
-            self.addresses.append(f"{kind}://127.0.0.1:{listener.getsockname()[1]}")
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in sent]
+        kind = "tcp" if description is None else "rtsp"
+        self.addresses = [f"{kind}://127.0.0.1:{listener.getsockname()[1]}" for listener in self._listeners]
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Serves until something comes from the standard input, or it is closed."""
-        self._selector.register(sys.stdin, selectors.EVENT_READ, None)
-        while True:
-            wait = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
-            for key, events in self._selector.select(wait):
-                if key.data is None:
-                    return
-                if isinstance(key.data, int):
-                    self._accept(key.fileobj, key.data)
-                    continue
-                if events & selectors.EVENT_READ:
-                    self._receive(key.data)
-                if events & selectors.EVENT_WRITE:
-                    self._send(key.data, b"")
-            while self._due and self._due[0][0] <= time.monotonic():
-                self._send_frame(*heapq.heappop(self._due))
+        for stream, listener in enumerate(self._listeners):
+            await asyncio.start_server(functools.partial(self._serve, stream), sock=listener)
+        await asyncio.to_thread(sys.stdin.readline)
 
-    def _accept(self, listener: Any, stream: int) -> None:
-        accepted, _ = listener.accept()
-        accepted.setblocking(False)
-        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(stream, accepted)
-        self._selector.register(accepted, selectors.EVENT_READ, connection)
-        if self._description is None:
-            self._play(connection)
+    async def _serve(self, stream: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        # The reader leaves, or the server ends.
+        with contextlib.suppress(EOFError, OSError, asyncio.CancelledError), contextlib.closing(writer):
+            if self._description is not None:
+                await self._answer(self._description, reader, writer)
+            await self._play(stream, writer, asyncio.ensure_future(_read_to_end(reader)))
 
-    def _play(self, connection: Connection) -> None:
-        connection.playing, connection.length = True, len(self._chunks)
-        connection.faults = self._random if connection.stream in self._played else None
-        self._played.add(connection.stream)
-        if connection.faults is not None:
-            connection.length = connection.faults.randrange(connection.length // 2, connection.length)
-        self._sent[connection.stream] = 0
-        phase = connection.stream / len(self._sent)
-        connection.start = (time.monotonic() // self._interval + 1 + phase) * self._interval
-        heapq.heappush(self._due, (connection.start, connection.stream, 0, connection))
+    async def _answer(self, description: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers what RTSP asks before the stream begins."""
+        method = ""
+        while method != "PLAY":
+            request = (await reader.readuntil(b"\r\n\r\n")).decode()
+            method = request.split(" ", 1)[0]
+            number = re.search(r"CSeq: *(\d+)", request)
+            assert number is not None, request
+            status, headers, body = "200 OK", "", ""
+            if method == "OPTIONS":
+                headers = "Public: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN\r\n"
+            elif method == "DESCRIBE":
+                body, headers = description, f"Content-Type: application/sdp\r\nContent-Length: {len(description)}\r\n"
+            elif method == "SETUP" and "RTP/AVP/TCP" in request:
+                headers = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n"
+            elif method != "PLAY":
+                status = "461 Unsupported Transport" if method == "SETUP" else "501 Not Implemented"
+            answer = f"RTSP/1.0 {status}\r\nCSeq: {number[1]}\r\nSession: 1\r\n{headers}\r\n{body}"
+            writer.write(answer.encode())
 
-    def _send_frame(self, _: float, stream: int, index: int, connection: Connection) -> None:
-        if connection.closed:
-            return
-        if index == connection.length:
-            self._end(connection)
-            return
-        chunk = self._chunks[index]
-        if connection.faults is not None and index > len(self._chunks) // 4:
-            chunk = self._damaged(chunk, connection.faults)
-        self._send(connection, chunk)
-        if not connection.closed:
-            self._sent[stream, self._numbers[index]] = time.monotonic()
-            due = connection.start + (index + 1) * self._interval
-            if connection.faults is not None and connection.faults.random() < STALLS:
+    async def _play(self, stream: int, writer: asyncio.StreamWriter, reading: asyncio.Future[None]) -> None:
+        """Sends the frames, and does not wait until they are received.
+
+        Args:
+            reading: ends when the reader has left.
+        """
+        faults = self._random if stream in self._played else None
+        self._played.add(stream)
+        length = len(self._chunks)
+        if faults is not None:
+            length = faults.randrange(length // 2, length)
+        self._sent[stream] = 0
+        start = (time.monotonic() // self._interval + 1 + stream / len(self._sent)) * self._interval
+        for index in range(length):
+            chunk, due = self._chunks[index], start + index * self._interval
+            if faults is not None and faults.random() < STALLS:
                 self.faults["stall"] += 1
                 due += STALL
-            heapq.heappush(self._due, (due, stream, index + 1, connection))
-
-    def _end(self, connection: Connection) -> None:
-        end = connection.faults.choice(ENDS) if connection.faults is not None else "close"
+            await asyncio.sleep(due - time.monotonic())
+            if reading.done():
+                return
+            if faults is not None and index > len(self._chunks) // 4:
+                chunk = self._damaged(chunk, faults)
+            writer.write(chunk)
+            self._sent[stream, self._numbers[index]] = time.monotonic()
+        end = faults.choice(ENDS) if faults is not None else "close"
         self.faults[end] += 1
         if end == "cut":
-            chunk = self._chunks[connection.length]
-            self._send(connection, chunk[: len(chunk) // 2])
-        if end != "silence":
-            self._close(connection)
+            chunk = self._chunks[length]
+            writer.write(chunk[: len(chunk) // 2])
+        elif end == "silence":
+            await reading
 
     def _damaged(self, chunk: bytes, faults: random.Random) -> bytes:
         """The second half of a frame, which contains no headers, gets other bytes now and then."""
@@ -287,60 +268,12 @@ class Server:
             data[faults.randrange(len(data) // 2, len(data))] ^= 0x55
         return bytes(data)
 
-    def _send(self, connection: Connection, data: bytes) -> None:
-        """Sends as much as the kernel takes, and keeps the rest."""
-        if connection.closed:
-            return
-        connection.unsent += data
-        try:
-            del connection.unsent[: connection.socket.send(connection.unsent)]
-        except BlockingIOError:
+
+async def _read_to_end(reader: asyncio.StreamReader) -> None:
+    """Reads the messages of a client during the stream, which need no answer."""
+    with contextlib.suppress(OSError):
+        while await reader.read(1 << 16):
             pass
-        except OSError:  # the reader has left
-            self._close(connection)
-            return
-        writing = selectors.EVENT_WRITE if connection.unsent else 0
-        self._selector.modify(connection.socket, selectors.EVENT_READ | writing, connection)
-
-    def _receive(self, connection: Connection) -> None:
-        """Answers what RTSP asks before the stream begins; what comes later needs no answer."""
-        try:
-            data = connection.socket.recv(RECEIVE)
-        except OSError:
-            data = b""
-        if not data:
-            self._close(connection)
-        elif not connection.playing:
-            connection.received += data
-            while b"\r\n\r\n" in connection.received and not connection.playing:
-                request, _, rest = bytes(connection.received).partition(b"\r\n\r\n")
-                connection.received[:] = rest
-                self._answer(connection, request.decode())
-
-    def _answer(self, connection: Connection, request: str) -> None:
-        method = request.split(" ", 1)[0]
-        number = re.search(r"CSeq: *(\d+)", request)
-        assert number is not None, request
-        status, headers, body = "200 OK", "", ""
-        if method == "OPTIONS":
-            headers = "Public: OPTIONS, DESCRIBE, SETUP, PLAY, TEARDOWN\r\n"
-        elif method == "DESCRIBE":
-            body = self._description or ""
-            headers = f"Content-Type: application/sdp\r\nContent-Length: {len(body)}\r\n"
-        elif method == "SETUP" and "RTP/AVP/TCP" in request:
-            headers = "Transport: RTP/AVP/TCP;unicast;interleaved=0-1\r\n"
-        elif method != "PLAY":
-            status = "461 Unsupported Transport" if method == "SETUP" else "501 Not Implemented"
-        answer = f"RTSP/1.0 {status}\r\nCSeq: {number[1]}\r\nSession: 1\r\n{headers}\r\n{body}"
-        self._send(connection, answer.encode())
-        if method == "PLAY":
-            self._play(connection)
-
-    def _close(self, connection: Connection) -> None:
-        if not connection.closed:
-            connection.closed = True
-            self._selector.unregister(connection.socket)
-            connection.socket.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -367,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     server = Server(chunks, numbers, settings.rate, sent, described, settings.faults)
     megabits = 8e-6 * sum(map(len, chunks)) * settings.rate / len(chunks)
     print(json.dumps({"addresses": server.addresses, "megabits": megabits}), flush=True)
-    server.run()
+    asyncio.run(server.run())
     print(json.dumps(server.faults), flush=True)
     return 0
 

@@ -10,12 +10,13 @@ that run for a while (default 1).
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import math
 import os
 import subprocess
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -53,12 +54,9 @@ def rate(run: Callable[[], object], images: int = 1, seconds: float = SECONDS) -
 
 def in_threads(count: int, work: Callable[[], object]) -> float:
     """The seconds until `work` has ended in each of `count` threads."""
-    threads = [threading.Thread(target=work) for _ in range(count)]
     start = perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(lambda _: work(), range(count)))  # raises the exception of a thread
     return perf_counter() - start
 
 
@@ -75,6 +73,17 @@ def submitted(submit: Callable[[Any], Future[Any]], image: Any, threads: int = 6
 
     spent = in_threads(threads, work)
     return sum(counts) / spent
+
+
+def large_files(assets: Path, count: int) -> list[bytes]:
+    """JPEG files of 1920 x 1080, about 500 kB each."""
+    from PIL import Image
+
+    files = [io.BytesIO() for _ in range(count)]
+    for number, file in enumerate(files):
+        with Image.open(assets / "images" / ("bus.jpg", "zidane.jpg")[number % 2]) as image:
+            image.convert("RGB").resize((1920, 1080)).rotate(number).save(file, "JPEG", quality=96)
+    return [file.getvalue() for file in files]
 
 
 def cut_out(images: Iterable[npt.NDArray[Any]], results: Iterable[Detections]) -> list[npt.NDArray[Any]]:

@@ -17,7 +17,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .commands.interrupts import Terminated, sigterm_interrupts
+from .commands.interrupts import sigterm_interrupts
 
 if TYPE_CHECKING:
     import argparse
@@ -49,25 +49,22 @@ COMMANDS = {
     "cache": "list or clear the stored engines and models",
     "doctor": "which backends work here, and how to get the others",
 }
-#: Commands that print while they work, perhaps without an end.
-_ENDLESS = ("predict",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Errors are one line on stderr."""
-    with sigterm_interrupts() as interruption:
+    with sigterm_interrupts() as terminated:
         try:
             with _printable_warnings():
                 return _main(argv)
         except KeyboardInterrupt:
             from .commands.stderr import say
 
-            terminated = interruption.kind is Terminated
-            say("terminated" if terminated else "interrupted")
+            say("terminated" if terminated.is_set() else "interrupted")
             # CPython remembers an interrupt that leaves the exec() of a text (dataclasses), and would end by the signal
             # although this caught it; the next exec() of a text clears that.
             exec("")
-            return 143 if terminated else 130
+            return 143 if terminated.is_set() else 130
 
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -133,7 +130,7 @@ def _run(argv: Sequence[str] | None) -> int:
         arguments = parser(next(iter(argv), "")).parse_args(argv)
         names = set(vars(arguments))
         if isinstance(sys.stdout, _Stdout):
-            sys.stdout.ends_work = arguments.command in _ENDLESS
+            sys.stdout.ends_work = arguments.command == "predict"  # which may print without an end
         return int(arguments.func(arguments))
     except SystemExit as stop:  # argparse: a usage error, or --help and --version, which print
         sys.stdout.flush()
@@ -256,8 +253,8 @@ def _parser_class() -> type[argparse.ArgumentParser]:
 class _Stdout(io.TextIOWrapper):
     """Stdout, with the error of its last write.
 
-    If its reader has gone, the rest of the output is discarded, and the command runs to its exit code; a command of
-    `_ENDLESS` ends with BrokenPipeError.
+    If its reader has gone, the rest of the output is discarded, and the command runs to its exit code; with `ends_work`
+    it ends with BrokenPipeError.
 
     Errors are recorded here, not in the file below. An interrupt there, after the bytes were written, would leave them
     in the buffer, and they would be written a second time.

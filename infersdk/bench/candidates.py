@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["candidates", "check_objective"]
 
-BATCHES = (1, 2, 4, 8, 16, 32)
-
 
 def candidates(
     models: Sequence[str | os.PathLike[str]],
@@ -48,7 +46,7 @@ def candidates(
     check_objective(objective)
     cores = available_processors()
     thread_counts = list(dict.fromkeys(threads or (0, cores, max(cores // 2, 1))))
-    sizes = list(batches or ((1,) if objective == "latency" else BATCHES))
+    sizes = list(batches or ((1,) if objective == "latency" else (1, 2, 4, 8, 16, 32)))
     check_lists(models, targets, precisions, sizes)
     resolved = [_resolve(Target.parse(target)) for target in targets]
     has_gpu = not all(on_processor for *_, on_processor in resolved)

@@ -67,11 +67,10 @@ def _label(row: Row) -> str:
     return f"{Path(row.combination.model).stem} · {row.label}"
 
 
-def number(value: float) -> str:
-    """Three or four digits, thousands apart."""
-    if value == 0:
-        return "0"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def _number(value: float, digits: int = 4) -> str:
+    """Rounded to so many digits, with thousands apart."""
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:.4g}"
 
 
 def _interval(found: Estimate) -> str:
@@ -84,9 +83,9 @@ def _interval(found: Estimate) -> str:
 def _tiles(measured: Numbered) -> list[dict[str, Any]]:
     """The best row of each measure."""
     wanted: list[tuple[str, str, int, Callable[[float], str], str]] = [
-        ("highest throughput", "best_throughput.value", 1, lambda v: number(float(f"{v:.4g}")), "images/s"),
+        ("highest throughput", "best_throughput.value", 1, _number, "images/s"),
         ("lowest latency", "latency.value", -1, lambda v: f"{v:.3g}", "ms"),
-        ("highest server rate", "scenarios.server.rate", 1, lambda v: number(float(f"{v:.4g}")), "requests/s"),
+        ("highest server rate", "scenarios.server.rate", 1, _number, "requests/s"),
         ("fastest cold start", "cold_start.seconds.value", -1, lambda v: f"{v:.3g}", "s"),
         ("best accuracy", "accuracy.value", 1, lambda v: f"{v:.4f}", ""),
         ("least host memory", "memory.host_peak_bytes", -1, lambda v: f"{v / 1e6:,.0f}", "MB"),
@@ -267,7 +266,7 @@ def _cells(row: Row) -> dict[str, tuple[str, str]]:
         "images/s one by one": _value(row.at("stream.throughput")),
         "images/s offline": _value(row.at("scenarios.offline.throughput")),
         "engine alone, images/s": _value(row.at("scenarios.engine.throughput")),
-        "server, requests/s": (number(float(f"{rate:.4g}")), kept) if rate else _NONE,
+        "server, requests/s": (_number(rate), kept) if rate else _NONE,
         "accuracy": _NONE if accuracy is None else (f"{accuracy:.4f}", ""),
         "host MB": (f"{host / 1e6:,.0f}", "") if host else _NONE,
         "device MB": (f"{device / 1e6:,.0f}", "") if device else _NONE,
@@ -287,5 +286,6 @@ def _loaded(seconds: float | None, first_run: float | None) -> tuple[str, str]:
 def _value(found: Estimate | None) -> tuple[str, str]:
     if found is None:
         return _NONE
-    half = "" if found.low is None or found.high is None else number(float(f"{(found.high - found.low) / 2:.2g}"))
-    return number(float(f"{found.value:.4g}")), half and f"± {half}"
+    if found.low is None or found.high is None:
+        return _number(found.value), ""
+    return _number(found.value), f"± {_number((found.high - found.low) / 2, 2)}"

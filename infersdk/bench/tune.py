@@ -138,11 +138,10 @@ class _Search:
         alive, untried = self._first_stage()
         tried = [(self._rows[c.name].name, self._speed(self._rows[c.name])) for c in alive]
         seconds = 2 * self._slice
-        alive = self._halved(alive, max(-(-len(alive) // 2), FINALISTS))
+        alive = self._halved(alive)
         while len(alive) > FINALISTS and self._left(MEASURING) > 0 and not self._interrupted:
             report = self._bench(alive, seconds, rounds=2, what="stage", seconds_left=self._left_to_judge())
-            alive = self._ranked(alive, report)
-            alive = self._halved(alive, max(-(-len(alive) // 2), FINALISTS))
+            alive = self._halved(self._ranked(alive, report))
             seconds *= 2
         final = self._finalists(alive)
         if final and not self._interrupted:
@@ -271,8 +270,12 @@ class _Search:
 
     # ---- accuracy ----
 
-    def _halved(self, alive: list[Combination], count: int) -> list[Combination]:
-        """The best `count` that are accurate enough. Accuracy is measured from the best on, until there are so many."""
+    def _halved(self, alive: list[Combination]) -> list[Combination]:
+        """The best that are accurate enough: half as many as these, and three at least.
+
+        Accuracy is measured from the best on, until there are so many.
+        """
+        count = max(-(-len(alive) // 2), FINALISTS)
         kept: list[Combination] = []
         for what in alive:
             if len(kept) >= count:

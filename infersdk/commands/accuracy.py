@@ -17,9 +17,6 @@ from .wrapper_options import add_wrapper_options, wrapper_settings
 
 __all__ = ["add_task_arguments", "check_task_arguments", "contenders", "run_gate"]
 
-#: Options of every task.
-_COMMON = frozenset(("type", "max_drop"))
-
 
 def add_task_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds --task and its options."""
@@ -55,7 +52,7 @@ def check_task_arguments(arguments: argparse.Namespace) -> None:
     task = arguments.task
     if task not in {None, *TASKS}:
         raise ConfigError(f"--task {task} is unknown; use one of {', '.join(TASKS)}{nearest(task, TASKS)}")
-    options = {name: kind.options | _COMMON for name, kind in TASKS.items()}
+    options = {name: kind.options | {"type", "max_drop"} for name, kind in TASKS.items()}
     for name in sorted(frozenset().union(*options.values()) - options.get(task, frozenset())):
         if getattr(arguments, name) not in (None, []):
             kinds = [kind for kind, own in options.items() if name in own]

@@ -10,7 +10,6 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..core.files import check_output
 from ..errors import BackendUnavailableError, ConfigError
@@ -70,14 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"--max-batch is a whole number from 1, not {arguments.max_batch}")
     output = arguments.output or Path(arguments.model).with_suffix(".engine")
     check_output(arguments.model, output)
-    options: dict[str, Any] = {
-        "profiles": _profiles(arguments.profile),
-        "workspace": arguments.workspace,
-        "optimization_level": arguments.optimization_level,
-        "plugins": arguments.plugin,
-    }
-    parity = _parity(arguments, options["profiles"])
-    options["fp16_keep"] = list(dict.fromkeys([*arguments.fp16_keep, *(parity.keep if parity else ())]))
+    profiles = _profiles(arguments.profile)
+    parity = _parity(arguments, profiles)
     if parity is not None and not arguments.json:
         _show_parity(parity)
     title = f"building {output.name}"
@@ -91,7 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
             precision=arguments.precision,
             max_batch=arguments.max_batch,
             progress=lambda phase, share: progress.report(title, share, phase),
-            **options,
+            profiles=profiles,
+            workspace=arguments.workspace,
+            optimization_level=arguments.optimization_level,
+            plugins=arguments.plugin,
+            fp16_keep=list(dict.fromkeys([*arguments.fp16_keep, *(parity.keep if parity else ())])),
         )
     if arguments.json:
         report = {"path": str(output.absolute()), **json.loads(manifest.text())}

@@ -9,35 +9,26 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NoReturn
 
-__all__ = ["Interruption", "Terminated", "sigterm_interrupts"]
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM was received. It is handled like Ctrl-C, with exit code 143."""
-
-
-class Interruption:
-    """What ended a command: the exception of Ctrl-C, or of SIGTERM if it was received."""
-
-    def __init__(self) -> None:
-        self.kind: type[KeyboardInterrupt] = KeyboardInterrupt
+__all__ = ["sigterm_interrupts"]
 
 
 @contextlib.contextmanager
-def sigterm_interrupts() -> Iterator[Interruption]:
-    """Raises `Terminated` for SIGTERM in the main thread, so that partial results are written."""
-    interruption = Interruption()
+def sigterm_interrupts() -> Iterator[threading.Event]:
+    """Raises KeyboardInterrupt for SIGTERM in the main thread, so that partial results are written. The event is then
+    set.
+    """
+    terminated = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield interruption
+        yield terminated
         return
 
     def handle(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt writing
-        interruption.kind = Terminated
-        raise Terminated
+        terminated.set()
+        raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, handle)
     try:
-        yield interruption
+        yield terminated
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -9,8 +9,6 @@ from ..bundles import pack
 from .common import named_values, new_file, print_text
 from .wrapper_options import add_wrapper_options, wrapper_settings
 
-_FORM = "PRECISION=FILE, such as int8=m.onnx"
-
 DESCRIPTION = (
     "Writes a bundle, which models.load() checks and loads. The golden samples are run on ONNX Runtime "
     "on the processor; each machine that loads the bundle compares its own results with them."
@@ -40,9 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the bundle."""
     output = arguments.output or arguments.model.with_suffix(".infer")
+    forms = named_values("--form", arguments.form, "PRECISION=FILE, such as int8=m.onnx")
     manifest = pack(
         arguments.model, output, images=arguments.images, samples=arguments.samples, type=arguments.type,
-        settings=wrapper_settings(arguments), forms=named_values("--form", arguments.form, _FORM),
+        settings=wrapper_settings(arguments), forms=forms,
         name=arguments.name, version=arguments.release, licence=arguments.licence, origin=arguments.origin,
         sign_with=arguments.sign, encrypt=arguments.encrypt,
     )  # fmt: skip

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ..quant import Plan, Workflow
     from ..quant.workflow import OpenWrapper
 
-_METHODS = ("auto", "mse", "entropy", "minmax", "percentile")
-
 
 DESCRIPTION = (
     "Calibrates a model with images and writes it with 8-bit layers, in the form that suits the "
@@ -47,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group = parser.add_argument_group("calibration")
     group.add_argument(
-        "--method", choices=_METHODS,
+        "--method", choices=("auto", "mse", "entropy", "minmax", "percentile"), default="auto",
         help="auto (the default) takes the one of several whose results agree best with FP32",
     )  # fmt: skip
     group.add_argument("--percentile", type=float, help=f"for that method (default: {PERCENTILE})")
@@ -121,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
         _images(arguments.data or [], arguments.limit),
         lambda path: _wrapper(arguments, path),
         target=target,
-        method=arguments.method or "auto",
+        method=arguments.method,
         percentile=PERCENTILE if arguments.percentile is None else arguments.percentile,
         bias_correction=arguments.bias_correction,
         exclude=arguments.exclude,
@@ -155,7 +153,7 @@ def _known_table(arguments: argparse.Namespace) -> Any:
     if not arguments.table or not arguments.table.exists():
         return None
     table = quant.CalibrationTable.load(arguments.table)
-    if arguments.method not in (None, "auto", table.method):
+    if arguments.method not in ("auto", table.method):
         raise ConfigError(
             f"{str(arguments.table)!r} was made by {table.method}; it cannot be used for {arguments.method}"
         )

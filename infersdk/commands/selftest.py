@@ -72,11 +72,13 @@ class SelfTest:
         Raises:
             BackendError: the backend, or its device, is not available here.
         """
-        info = backend_class(self.target.backend).declaration.probe()
+        declaration = backend_class(self.target.backend).declaration
+        info = declaration.probe()
         self._note("runtime", "passed", 0.0, f"{info.version}, devices: {', '.join(info.devices) or 'none'}")
+        self._device = self.target.device or declaration.default_device
         # A temporary cache, so that engines are built now.
         with tempfile.TemporaryDirectory(prefix="infersdk-selftest-") as folder:
-            self._cache: dict[str, Any] = {"cache_dir": folder} if self._has_option("cache_dir") else {}
+            self._cache: dict[str, Any] = {"cache_dir": folder} if declaration.options.has("cache_dir") else {}
             self._step("load, built", self._load)
             if self._cache:
                 self._step("load again, from the cache", self._load)
@@ -87,7 +89,7 @@ class SelfTest:
             self._step("digits of the packaged image", self._digits)
             self._step("32 requests side by side", self._requests)
             self._step("fp16", lambda: self._outputs(DETECTOR, (1, 3, 320, 320), "fp16"))
-            if self._has_option("cuda_graph"):
+            if declaration.options.has("cuda_graph"):
                 self._step("CUDA graphs", self._graphs)
 
     # ---- steps: each returns its detail ----
@@ -164,13 +166,6 @@ class SelfTest:
             return detail
 
     # ---- helpers ----
-
-    @property
-    def _device(self) -> str:
-        return self.target.device or backend_class(self.target.backend).declaration.default_device
-
-    def _has_option(self, name: str) -> bool:
-        return name in backend_class(self.target.backend).declaration.options.__struct_fields__
 
     def _network(self, model: Path = DETECTOR, **settings: Any) -> Any:
         return load(model, **{**self.target.arguments, "max_batch": BATCH, **settings}, **self._cache)

@@ -40,8 +40,6 @@ __all__ = [
     "wrapper_settings",
 ]
 
-#: Settings with separate options in each command.
-_OF_THE_BACKEND = frozenset({"device", "precision", "max_batch", "options"})
 #: Prefix of the parsed settings in the namespace.
 _PREFIX = "setting:"
 #: Suffixes of configurations that `--model` takes. JSON is a format of models, too.
@@ -115,7 +113,7 @@ class WrapperOptions:
         names = dict.fromkeys(name for one in kinds for name in one.Settings.__struct_fields__)
         common = VisionModel.Settings.__struct_fields__
         for name in sorted(names, key=lambda name: name in common):  # the wrapper's own come first
-            if name not in _OF_THE_BACKEND:
+            if name not in ("device", "precision", "max_batch", "options"):  # options of each command itself
                 self._add(name, [one for one in kinds if name in one.Settings.__struct_fields__], shown_of=kinds[0])
 
     def refuse(self, flag: str) -> None:

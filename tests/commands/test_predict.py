@@ -22,6 +22,7 @@ from PIL import Image
 
 from infersdk import models
 from infersdk.cli import parser
+from infersdk.commands.row_files import row_files
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import OutputError
 
@@ -196,8 +197,6 @@ def test_rows_do_not_overwrite_an_image(option: str, tmp_path: Path, capsys: pyt
 
 
 def test_rows_below_a_file(tmp_path: Path) -> None:
-    from infersdk.commands.row_files import row_files
-
     file = tmp_path / "one.png"
     file.touch()
     message = re.escape(f"cannot write {str(file / 'x.csv')!r}: {str(file)!r} is not a folder")
@@ -220,8 +219,6 @@ def test_values_separated_by_commas(tmp_path: Path, grey: Path, rows: Callable[.
 
 
 def test_lines_of_numbers_that_are_none_are_valid_json(tmp_path: Path) -> None:
-    from infersdk.commands.row_files import row_files
-
     with row_files(tmp_path / "t.jsonl", None, to_stdout=False) as emit:
         assert emit is not None
         emit({"image": "a", "results": [{"score": float("nan")}]})
@@ -229,8 +226,6 @@ def test_lines_of_numbers_that_are_none_are_valid_json(tmp_path: Path) -> None:
 
 
 def test_columns_of_later_rows(tmp_path: Path) -> None:
-    from infersdk.commands.row_files import row_files
-
     with row_files(None, tmp_path / "t.csv", to_stdout=False) as emit:
         assert emit is not None
         emit({"image": "a", "results": [{"x": 1}, {"x": 2, "y": {"z": [3, 4]}}]})
@@ -250,8 +245,6 @@ def test_columns_of_later_rows(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_columns_without_results(found: list[dict[str, Any]], columns: str, tmp_path: Path) -> None:
-    from infersdk.commands.row_files import row_files
-
     with row_files(None, tmp_path / "t.csv", to_stdout=False) as emit:
         assert emit is not None
         for row in found:
@@ -261,8 +254,6 @@ def test_columns_without_results(found: list[dict[str, Any]], columns: str, tmp_
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OutputError])
 def test_columns_of_later_rows_of_a_run_that_was_ended(error: type[BaseException], tmp_path: Path) -> None:
-    from infersdk.commands.row_files import row_files
-
     polygons = [[0.25] * 50_000]  # more characters than the module csv reads by default
     with contextlib.suppress(error), row_files(None, tmp_path / "t.csv", to_stdout=False) as emit:
         assert emit is not None
@@ -275,8 +266,6 @@ def test_columns_of_later_rows_of_a_run_that_was_ended(error: type[BaseException
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
 def test_columns_in_a_pipe(tmp_path: Path) -> None:
-    from infersdk.commands.row_files import row_files
-
     os.mkfifo(pipe := tmp_path / "pipe")
     for more, error in (
         ({}, contextlib.nullcontext()),

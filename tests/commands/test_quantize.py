@@ -139,7 +139,8 @@ def test_limits_and_the_exit_code(images: Path, tmp_path: Path, capsys: pytest.C
 
 def test_each_backend_gets_its_form(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("openvino")
-    common = (DETECTOR, "--data", images, "--limit", 16, "--method", "minmax", "--json")
+    settings = ("--preset", "unit", "--resize", 32, "--method", "minmax", "--max-drop", 100)
+    common = (CLASSIFIER, "--data", images, "--limit", 16, *settings, "--json")
     points = {}
     for backend, target in (("openvino", None), ("onnxruntime", None), ("onnxruntime", "portable")):
         output = tmp_path / f"{backend}.{target}.onnx"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["page_routes"]
 
-_FOLDER = Path(__file__).resolve().parent
+_TEMPLATE = Path(__file__).resolve().with_name("page.html.j2")
 #: The page loads nothing from other hosts, and may not be framed.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' blob: data:; "
@@ -28,13 +28,8 @@ def page_routes(service: InferenceService) -> list[Route]:
     """The routes for people and monitoring."""
 
     async def page(request: Request) -> Response:
-        from markupsafe import Markup
-
         models = service.repository.image_models()
-        script = Markup((_FOLDER / "page.js").read_text("utf-8"))
-        text = render(
-            _FOLDER / "page.html.j2", {"models": models}, title="infersdk serve", models=models, page_script=script
-        )
+        text = render(_TEMPLATE, {"models": models}, title="infersdk serve", models=models)
         headers = [
             ("content-security-policy", _POLICY),
             ("x-content-type-options", "nosniff"),

@@ -129,7 +129,7 @@ class Endpoint(ABC):
         inputs, outputs: descriptions of its tensors.
         check_samples: runs the golden samples of a bundle, and raises an error if they differ or cannot be run; None
             for a model without samples.
-        shadow: a second model that is compared with this one; None without.
+        shadow: a second model that is compared with this one, and belongs to the endpoint; None without.
         golden_checks: how often the golden samples agreed and differed.
         batched: whether the first axis of all tensors is the batch.
         parameters: names of the settings that a request may override.

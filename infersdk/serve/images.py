@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from ..models import ImageModel
     from .settings import ServerSettings
-    from .shadow import Shadow
 
 __all__ = ["ENCODED", "PIXELS", "ImageEndpoint"]
 
@@ -35,15 +34,12 @@ class ImageEndpoint(Endpoint):
     Args:
         model: a warm model; the endpoint owns and closes it. It runs one grey image to find the output tensors.
         settings: the server's.
-        shadow: a second model that is compared with this one. It belongs to the endpoint, too.
     """
 
     batched = True
     inputs = (ENCODED, PIXELS)
 
-    def __init__(
-        self, name: str, version: str, model: ImageModel[Any], settings: ServerSettings, shadow: Shadow | None = None
-    ) -> None:
+    def __init__(self, name: str, version: str, model: ImageModel[Any], settings: ServerSettings) -> None:
         self._tensors = ResultTensors.of(model)  # first: its request is not one of a client
         super().__init__(name, version, model.details.pipelines, settings.max_queue)
         self.model, self._settings = model, settings
@@ -51,7 +47,6 @@ class ImageEndpoint(Endpoint):
 
         samples = getattr(model.details, "golden_samples", None)
         self.check_samples = None if samples is None else partial(samples.verify, model)
-        self.shadow = shadow
         self._device = str(model.details.image_device)  # inputs on this device are not copied
         self.parameters = frozenset(model.per_call)
         self.outputs = self._tensors.outputs

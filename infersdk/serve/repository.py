@@ -396,13 +396,11 @@ def load_endpoint(
     own = dict(table)
     second = own.pop("shadow", None)
     with ExitStack() as opened:
-        model = create({"models": {name: own}})[name]
-        opened.callback(model.close)
+        model = opened.enter_context(create({"models": {name: own}})[name])
         model.warm_up(progress)
-        shadow = None if second is None else _shadow(name, own, second)
-        if shadow is not None:
-            opened.callback(shadow.close)
-        endpoint = ImageEndpoint(name, version, model, settings, shadow)
+        endpoint = ImageEndpoint(name, version, model, settings)
+        if second is not None:
+            endpoint.shadow = _shadow(name, own, second)
         opened.pop_all()
     return endpoint
 
@@ -421,11 +419,9 @@ def _load_network(
 ) -> Endpoint:
     pipeline = convert(table.get("pipeline", {}), PipelineSettings, f"models.{name}.pipeline")
     with ExitStack() as opened:
-        network = load_table(name, table, {})
-        opened.callback(network.close)
+        network = opened.enter_context(load_table(name, table, {}))
         endpoint = NetworkEndpoint(name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue)
-        opened.pop_all()
-        opened.callback(endpoint.close, 0)
+        opened.callback(endpoint.pipeline.close)
         endpoint.pipeline.warm_up(progress)
         opened.pop_all()
     return endpoint

@@ -47,9 +47,6 @@ _UNLOADED = "unloaded"
 #: Seconds between checks of the pipelines, and between attempts to reload a failed model.
 _RELOAD_CHECK, _RELOAD_PAUSE = 1.0, 60.0
 
-#: The type of a table with a network instead of a wrapper.
-NETWORK = "network"
-
 
 @dataclass(slots=True)
 class ModelEntry:
@@ -83,8 +80,6 @@ class ModelEntry:
     @property
     def newest(self) -> Endpoint | None:
         """The version for requests that name none."""
-        if len(self.versions) == 1:
-            return next(iter(self.versions.values()))
         return self.versions[max(self.versions, key=int)] if self.versions else None
 
 
@@ -391,7 +386,7 @@ def load_endpoint(
     Raises:
         ConfigError, BackendError, ModelError: loading failed.
     """
-    if table.get("type") == NETWORK:
+    if table.get("type") == "network":
         return _load_network(name, version, table, settings, progress)
     own = dict(table)
     second = own.pop("shadow", None)

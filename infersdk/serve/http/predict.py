@@ -59,7 +59,7 @@ def _only_model(service: InferenceService) -> str:
     models, names = service.repository.models, service.repository.image_models()
     if len(models) == 1:
         return next(iter(models))  # `find()` reports why it is not ready
-    waiting = [name for name, entry in models.items() if not entry.versions and entry.reason != "unloaded"]
+    waiting = [name for name, entry in models.items() if not entry.versions and not entry.is_unloaded]
     if len(names) > 1 or waiting:
         raise RequestError(
             f"name the model, ?model=NAME: {', '.join([*names, *waiting])[:500]}"

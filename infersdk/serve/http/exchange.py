@@ -130,11 +130,6 @@ async def cancel_on_disconnect(request: Request, receive: Receive, task: asyncio
         task.cancel()
 
 
-async def send_response(response: Response, send: Send) -> None:
-    """Sends the response to a request whose body was read."""
-    await _send_parts(response, send, more=False)
-
-
 async def send_refusal(request: Request, response: Response, receive: Receive, send: Send, limit: float) -> None:
     """Sends the response to a request whose body was not read, and closes the connection.
 
@@ -152,7 +147,7 @@ async def send_refusal(request: Request, response: Response, receive: Receive, s
             return
     response.closes = True
     try:
-        await _send_parts(response, send, more=True)
+        await send_response(response, send, more=True)
         if rest is not None:
             await asyncio.wait([rest], timeout=limit)
         await send({"type": "http.response.body", "body": b""})
@@ -168,7 +163,12 @@ async def _throw_away(receive: Receive) -> None:
         more = message["type"] == "http.request" and message.get("more_body", False)
 
 
-async def _send_parts(response: Response, send: Send, *, more: bool) -> None:
+async def send_response(response: Response, send: Send, *, more: bool = False) -> None:
+    """Sends a response.
+
+    Args:
+        more: whether the caller sends the end of the body, which keeps the connection open until then.
+    """
     headers = [
         (b"content-type", response.content_type.encode()),
         (b"content-length", str(response.nbytes).encode()),

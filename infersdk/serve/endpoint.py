@@ -44,14 +44,11 @@ class RequestTally:
         gathered: seconds spent on combining the results of the rows.
     """
 
-    came: float = field(default_factory=monotonic)
-    read: float = 0.0
+    came: float
+    read: float
     rows: int = 1
     stages: list[RequestStages] = field(default_factory=list)
     gathered: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.read = self.came
 
 
 class Counters:
@@ -213,7 +210,8 @@ class Endpoint(ABC):
     def request(self) -> Iterator[RequestTally]:
         """A request, until its answer is encoded: keeps the model open within the block, and counts the outcome."""
         with self.in_use():
-            tally, failed = RequestTally(), True
+            now, failed = monotonic(), True
+            tally = RequestTally(now, now)
             try:
                 yield tally
                 failed = False

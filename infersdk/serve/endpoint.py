@@ -155,17 +155,11 @@ class Endpoint(ABC):
     # ---- abstract methods ----
 
     @abstractmethod
-    def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
-        """Validates a request, and returns an item of the pipeline for each row of its batch.
-
-        Args:
-            names: the requested outputs.
-        """
+    def rows(self, request: InferRequest) -> list[Any]:
+        """Validates a request, and returns an item of the pipeline for each row of its batch."""
 
     @abstractmethod
-    def gather(
-        self, request: InferRequest, results: Sequence[Any], names: Sequence[str]
-    ) -> dict[str, npt.NDArray[Any]]:
+    def gather(self, results: Sequence[Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Combines the results of all rows to the outputs of these names."""
 
     def gathers_slowly(self, results: Sequence[Any]) -> bool:
@@ -232,7 +226,7 @@ class Endpoint(ABC):
         for name, tensor in request.inputs.items():
             if isinstance(tensor, SharedTensor) and not self.takes_shared(tensor):
                 request.inputs[name] = await in_worker(tensor.load)
-        items = self.rows(request, names)
+        items = self.rows(request)
         tally.read, tally.rows = monotonic(), len(items)
         with _collecting(tally.stages):
             if len(items) == 1:
@@ -243,9 +237,9 @@ class Endpoint(ABC):
                 )
         before = monotonic()
         if self.gathers_slowly(results):
-            outputs = await within(request.deadline, in_worker(self.gather, request, results, names))
+            outputs = await within(request.deadline, in_worker(self.gather, results, names))
         else:
-            outputs = self.gather(request, results, names)
+            outputs = self.gather(results, names)
         tally.gathered = monotonic() - before
         return outputs
 

@@ -54,7 +54,7 @@ class ImageEndpoint(Endpoint):
     def takes_shared(self, tensor: SharedTensor) -> bool:
         return tensor.device == self._device
 
-    def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
+    def rows(self, request: InferRequest) -> list[Any]:
         if len(request.inputs) != 1 or not request.inputs.keys() <= {ENCODED.name, PIXELS.name}:
             raise RequestError(
                 f"model {self.name!r} takes either {ENCODED.text} (encoded images) or {PIXELS.text} (decoded ones: "
@@ -114,9 +114,7 @@ class ImageEndpoint(Endpoint):
             self.shadow.offer(item, parameters, result)
         return result
 
-    def gather(
-        self, request: InferRequest, results: Sequence[Any], names: Sequence[str]
-    ) -> dict[str, npt.NDArray[Any]]:
+    def gather(self, results: Sequence[Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         for result in results:
             self.check_result(result)
         return self._tensors.tensors(results, names)

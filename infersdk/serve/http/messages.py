@@ -92,8 +92,8 @@ class Response:
 
 
 def json_response(value: Any) -> Response:
-    """A response with a value as JSON."""
-    return Response(200, [msgspec.json.encode(value)])
+    """A response with a value as JSON; None is one without a body."""
+    return Response(200, [] if value is None else [msgspec.json.encode(value)])
 
 
 def error_response(error: RequestError) -> Response:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...pages import render
 from ..metrics import metrics_text
-from .app import Route, answer, route
+from .app import Route, route
 from .messages import Request, Response
 from .openapi import openapi
 
@@ -27,7 +27,7 @@ _POLICY = (
 def page_routes(service: InferenceService) -> list[Route]:
     """The routes for people and monitoring."""
 
-    async def page(request: Request) -> Response:
+    def page(request: Request) -> Response:
         models = service.repository.image_models()
         text = render(_TEMPLATE, {"models": models}, title="infersdk serve", models=models)
         headers = [
@@ -37,11 +37,11 @@ def page_routes(service: InferenceService) -> list[Route]:
         ]  # fmt: skip
         return Response(200, [text.encode()], "text/html; charset=utf-8", headers)
 
-    async def metrics(request: Request) -> Response:
+    def metrics(request: Request) -> Response:
         return Response(200, [metrics_text(service)], "text/plain; version=0.0.4; charset=utf-8")
 
     routes = [
         route("GET", r"/metrics", metrics),
-        answer("GET", r"/openapi\.json", lambda request: openapi(service)),
+        route("GET", r"/openapi\.json", lambda request: openapi(service)),
     ]  # fmt: skip
     return [*routes, route("GET", r"/", page)] if service.settings.page else routes

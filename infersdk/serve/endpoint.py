@@ -213,14 +213,7 @@ class Endpoint(ABC):
                 self.counters.add(tally, failed)
 
     async def infer(self, request: InferRequest, tally: RequestTally) -> dict[str, npt.NDArray[Any]]:
-        """Runs a request; returns the outputs by name, in the requested order.
-
-        Args:
-            tally: of `request()`.
-
-        Raises:
-            RequestError, InferSDKError: the request failed.
-        """
+        """Runs a request within the block of `request()`; returns the outputs by name, in the requested order."""
         names = self._wanted(request)
         self._check_parameters(request.parameters)
         for name, tensor in request.inputs.items():
@@ -260,11 +253,7 @@ class Endpoint(ABC):
     async def predict(
         self, item: Any, parameters: Mapping[str, Any], deadline: float | None, priority: int, tally: RequestTally
     ) -> Any:
-        """Runs one item; returns the unchanged result of the model.
-
-        Args:
-            tally: of `request()`.
-        """
+        """Runs one item within the block of `request()`; returns the unchanged result of the model."""
         self._check_parameters(parameters)
         request = InferRequest(self.name, self.version, "", {}, None, parameters, deadline, priority)
         with _collecting(tally.stages):

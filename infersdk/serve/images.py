@@ -33,7 +33,6 @@ class ImageEndpoint(Endpoint):
 
     Args:
         model: a warm model; the endpoint owns and closes it. It runs one grey image to find the output tensors.
-        settings: the server's.
     """
 
     batched = True

@@ -113,11 +113,7 @@ class _RowBuffer(TensorBatchBuffer):
 
 
 def tensor_info(spec: TensorSpec) -> TensorInfo:
-    """Converts a `TensorSpec`.
-
-    Raises:
-        UnsupportedModelError: the protocol has no such type.
-    """
+    """Converts a `TensorSpec`. Raises UnsupportedModelError for a type that the protocol does not have."""
     shape = tuple(side if isinstance(side, int) else -1 for side in spec.shape)
     if spec.kind == "tensor":
         return TensorInfo(spec.name, datatype_of(spec.dtype), shape)

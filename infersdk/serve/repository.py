@@ -84,11 +84,10 @@ class ModelEntry:
 
 
 class Repository:
-    """The models of a configuration.
+    """The models of a configuration. The methods raise RequestError for a model that they cannot find or load.
 
     Args:
         config: a file or a mapping. A file is read again for each load.
-        settings: the server's.
 
     Attributes:
         on_closed: called in the thread of the event loop after a version was closed.
@@ -112,11 +111,7 @@ class Repository:
     # ---- lookups ----
 
     def find(self, name: str, version: str = "") -> Endpoint:
-        """The endpoint for requests to a model.
-
-        Raises:
-            RequestError: there is no such model or version, it is not ready, or the version is not a number.
-        """
+        """The endpoint for requests to a model that is ready."""
         if version and not version.isdecimal():
             raise RequestError(
                 f"version {version[:100]!r} of model {name!r} is not a number; leave it out for the newest"
@@ -162,21 +157,13 @@ class Repository:
     # ---- loading ----
 
     async def load_all(self) -> None:
-        """Loads each model, except those that a client unloads meanwhile.
-
-        Raises:
-            InferSDKError: a model cannot be loaded; the loaded ones are closed.
-        """
+        """Loads each model, except those that a client unloads meanwhile. Raises the error of one that fails."""
         for name, entry in list(self.models.items()):
             if not entry.is_unloaded:
                 await self._load(name)
 
     async def load(self, name: str) -> None:
-        """Reloads a model. The previous versions serve until it is ready.
-
-        Raises:
-            RequestError: there is no such model, or it cannot be loaded; the previous versions serve on.
-        """
+        """Reloads a model. The previous versions serve until it is ready, and serve on if it cannot be loaded."""
         if name not in self.models:
             raise RequestError(f"failed to load {name!r}: the configuration has no such model", Status.NOT_FOUND)
         try:
@@ -260,11 +247,7 @@ class Repository:
         del self.models[name]
 
     async def unload(self, name: str) -> None:
-        """Unloads a model. Running requests finish normally.
-
-        Raises:
-            RequestError: there is no such model.
-        """
+        """Unloads a model. Running requests finish normally."""
         if (entry := self.models.get(name)) is None:
             raise RequestError(f"failed to unload {name!r}: the configuration has no such model", Status.NOT_FOUND)
         endpoints = list(entry.versions.values())
@@ -332,11 +315,7 @@ def _close(endpoint: Endpoint, until: float) -> None:
 
 
 def version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
-    """The table of each version: the model's table, updated by that of `versions`. The default version is 1.
-
-    Raises:
-        ConfigError: the table is wrong.
-    """
+    """The table of each version: the model's table, updated by that of `versions`. The default version is 1."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"models.{name} is a table, not {table!r}")
     base = dict(table)
@@ -382,9 +361,6 @@ def load_endpoint(
 
     Args:
         progress: called before each step of the warm-up; its exception aborts the warm-up.
-
-    Raises:
-        ConfigError, BackendError, ModelError: loading failed.
     """
     if table.get("type") == "network":
         return _load_network(name, version, table, settings, progress)

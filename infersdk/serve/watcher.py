@@ -87,11 +87,7 @@ async def _apply(repository: Repository, loaded: Signatures, now: Signatures) ->
 
 
 def signatures(config: str | os.PathLike[str] | Mapping[str, Any]) -> Signatures:
-    """The current state of the configuration.
-
-    Raises:
-        ConfigError: the configuration cannot be read, or a server refuses it.
-    """
+    """The current state of the configuration."""
     configuration = read(config)
     models = {
         name: (

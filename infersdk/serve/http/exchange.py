@@ -21,11 +21,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Bodies:
-    """Reads the bodies of requests, within the limits of a server.
-
-    Args:
-        settings: the server's.
-    """
+    """Reads the bodies of requests, within the limits of a server."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings

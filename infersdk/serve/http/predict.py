@@ -110,11 +110,7 @@ def _value(text: str) -> Any:
 
 
 def form_file(body: bytes, content_type: bytes) -> bytes:
-    """The only file of a form, or any other body itself.
-
-    Raises:
-        RequestError: there is no file, or a form has several, has fields, or is damaged.
-    """
+    """The only file of a form, or any other body itself."""
     from python_multipart import FormParser
     from python_multipart.exceptions import FormParserError
     from python_multipart.multipart import parse_options_header

@@ -60,7 +60,6 @@ class ModelEntry:
         retry_at: the time of the next load after a failure, by `monotonic()`; 0 without a failure.
     """
 
-    name: str
     versions: dict[str, Endpoint] = field(default_factory=dict)
     state: str = "LOADING"
     reason: str = "it waits for its turn"
@@ -101,7 +100,7 @@ class Repository:
         self.on_closed: Callable[[], None] = lambda: None
         self.report: Callable[[str], None] = _log.info
         self.config, self._settings = config, settings
-        self.models = {name: ModelEntry(name) for name in served_tables(config)}
+        self.models = {name: ModelEntry() for name in served_tables(config)}
         self._loader = ThreadPoolExecutor(1, "infersdk-load")
         self._closer = ThreadPoolExecutor(_CLOSERS, "infersdk-close")
         self._loading = set[asyncio.Task[None]]()
@@ -236,10 +235,6 @@ class Repository:
                     continue
                 with endpoint.in_use():
                     await loop.run_in_executor(self._loader, endpoint.verify_samples)
-
-    def add(self, name: str) -> None:
-        """Adds a model of the configuration without loading it."""
-        self.models.setdefault(name, ModelEntry(name))
 
     async def remove(self, name: str) -> None:
         """Removes a model. Running requests finish normally."""

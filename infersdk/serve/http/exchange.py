@@ -35,14 +35,13 @@ class Bodies:
             asyncio.CancelledError: the client has disconnected.
         """
         settings = self._settings
-        # h11 has checked it; it may have leading zeros
-        length = int(request.headers.get(b"content-length", b"0").lstrip(b"0") or b"0")
+        length = int(request.headers.get(b"content-length", b"0"))  # h11 has checked it
         if length > settings.max_body:
             raise _too_large(settings.max_body)
         self._check_alone(length)
         try:
             request.body = await asyncio.wait_for(self._receive(request, receive), settings.read_timeout)
-        except (TimeoutError, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
             raise RequestError(
                 f"the body was not complete after {settings.read_timeout:g} s (read_timeout)", Status.TIMEOUT
             ) from None

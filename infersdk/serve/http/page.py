@@ -34,7 +34,7 @@ def page_routes(service: InferenceService) -> list[Route]:
             ("content-security-policy", _POLICY),
             ("x-content-type-options", "nosniff"),
             ("referrer-policy", "no-referrer"),
-        ]  # fmt: skip
+        ]
         return Response(200, [text.encode()], "text/html; charset=utf-8", headers)
 
     def metrics(request: Request) -> Response:
@@ -43,5 +43,5 @@ def page_routes(service: InferenceService) -> list[Route]:
     routes = [
         route("GET", r"/metrics", metrics),
         route("GET", r"/openapi\.json", lambda request: openapi(service)),
-    ]  # fmt: skip
+    ]
     return [*routes, route("GET", r"/", page)] if service.settings.page else routes

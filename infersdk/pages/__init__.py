@@ -66,6 +66,7 @@ def render(template: Path, data: Any, **context: Any) -> str:
         loader=FileSystemLoader([template.parent, _FOLDER]), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {}  # keeps the order of keys
     page: str = environment.get_template(template.name).render(**context, data=data)
     return page
 

@@ -74,11 +74,7 @@ def pieces(entries: Sequence[Entry]) -> Iterator[tuple[int, bytes]]:
 
 
 def first_entry(file: BinaryIO) -> bytes:
-    """The data of the first entry.
-
-    Raises:
-        BundleFormatError: the file does not begin as a bundle does, or is too short.
-    """
+    """The data of the first entry. Raises BundleFormatError for a file that does not begin as a bundle does."""
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size:
         raise BundleFormatError(f"it has {len(header)} bytes, so it is not a bundle")

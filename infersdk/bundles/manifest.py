@@ -26,13 +26,7 @@ _LONGEST_NAME = 200
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part as it is in the file, encrypted or not.
-
-    Attributes:
-        size: bytes.
-        crc32: of ZIP.
-        sha256: hexadecimal.
-    """
+    """A part as it is in the file, encrypted or not; its size is in bytes."""
 
     size: _Size
     crc32: _Size

@@ -194,11 +194,7 @@ def write_bundle(
     parts: Mapping[str, bytes],
     sign_with: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Writes a bundle of these parts, which are those of the manifest.
-
-    Raises:
-        OutputError: the file cannot be written, or would exceed 4 GiB.
-    """
+    """Writes a bundle of these parts, which are those of the manifest."""
     head = manifest.encoded()
     data = {FIRST: head, **({SIGNATURE: sign(head, sign_with)} if sign_with is not None else {}), **parts}
     with atomic_path(path) as sibling, open(sibling, "wb") as file:

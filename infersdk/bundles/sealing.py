@@ -96,12 +96,7 @@ def _named_key(source: str) -> bytes:
 
 
 class Sealer:
-    """Encrypts and decrypts the parts of one bundle.
-
-    Args:
-        key: 32 bytes.
-        salt: 32 bytes, random, of the bundle.
-    """
+    """Encrypts and decrypts the parts of one bundle, by its key and its random salt of 32 bytes each."""
 
     def __init__(self, key: bytes, salt: bytes) -> None:
         self._primitives, self._key, self._salt = _cryptography(), key, salt
@@ -223,10 +218,6 @@ def check_signature(signer: str, signature: bytes, data: bytes, trust: str | os.
     Args:
         signer: the public key that the manifest names.
         trust: the public key that must have signed; see `trusted_key()`. None accepts any signer.
-
-    Raises:
-        BundleSignatureError: another key signed it, or the signature is of other bytes.
-        BundleKeyError, ConfigError: `trust` is no public key.
     """
     if trust is not None and (wanted := trusted_key(trust)) != signer:
         raise BundleSignatureError(f"it is signed by {_short(signer)}, and the trusted key is {_short(wanted)}")

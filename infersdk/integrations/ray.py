@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..config import model_table, read
 from ..errors import BackendUnavailableError, ConfigError, ImageError
 from ..models import create
 from ..models.results.plain import plain_rows
@@ -41,8 +42,6 @@ _Config = str | os.PathLike[str] | Mapping[str, Any]
 
 def _load(config: _Config, model: str) -> ImageModel[Any]:
     """One model of a configuration, warmed up; of one with versions the newest. The others are not loaded."""
-    from ..config import model_table, read
-
     _, table = newest_table(model, model_table(read(config), model))
     loaded = create({"models": {model: table}})[model]
     try:

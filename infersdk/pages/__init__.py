@@ -61,15 +61,13 @@ def render(template: Path, data: Any, **context: Any) -> str:
     """
     require_packages(plots=False)
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
 
     environment = Environment(
         loader=FileSystemLoader([template.parent, _FOLDER]), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    text = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
-    style, script = (Markup((_FOLDER / f"report.{kind}").read_text()) for kind in ("css", "js"))
-    page: str = environment.get_template(template.name).render(**context, style=style, script=script, data=Markup(text))
+    environment.policies["json.dumps_kwargs"] = {}  # keeps the order of keys
+    page: str = environment.get_template(template.name).render(**context, data=data)
     return page
 
 

@@ -44,11 +44,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def numpy_dtype(datatype: str) -> np.dtype[Any]:
-    """The NumPy type of a datatype.
-
-    Raises:
-        RequestError: there is no such datatype, or it needs a package.
-    """
+    """The NumPy type of a datatype. Raises RequestError if there is none, or if it needs a package."""
     dtype = DATATYPES.get(datatype)
     if dtype is not None:
         return dtype
@@ -77,11 +73,7 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def element_count(shape: Sequence[int], what: str) -> int:
-    """The number of elements of a shape.
-
-    Raises:
-        RequestError: it has too many axes, a negative dimension, or too many elements.
-    """
+    """The number of elements of a shape. Raises RequestError for too many axes or elements, and for negative sides."""
     if len(shape) > _MOST_AXES:  # first: the product of a million sides takes minutes
         raise RequestError(f"{what}: a shape has at most {_MOST_AXES} axes, not {len(shape):,}")
     if min(shape, default=0) < 0:
@@ -95,11 +87,7 @@ def element_count(shape: Sequence[int], what: str) -> int:
 
 
 def unpack(data: memoryview, datatype: str, shape: Sequence[int], what: str) -> npt.NDArray[Any]:
-    """Decodes a tensor. Numbers are not copied.
-
-    Raises:
-        RequestError: the size does not match the shape.
-    """
+    """Decodes a tensor. Numbers are not copied. Raises RequestError if the size does not match the shape."""
     dtype, count = numpy_dtype(datatype), element_count(shape, what)
     if datatype == "BYTES":
         return _unpack_bytes(data, count, what).reshape(tuple(shape))

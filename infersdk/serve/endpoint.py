@@ -44,14 +44,11 @@ class RequestTally:
         gathered: seconds spent on combining the results of the rows.
     """
 
-    came: float = field(default_factory=monotonic)
-    read: float = 0.0
+    came: float
+    read: float
     rows: int = 1
     stages: list[RequestStages] = field(default_factory=list)
     gathered: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.read = self.came
 
 
 class Counters:
@@ -129,7 +126,7 @@ class Endpoint(ABC):
         inputs, outputs: descriptions of its tensors.
         check_samples: runs the golden samples of a bundle, and raises an error if they differ or cannot be run; None
             for a model without samples.
-        shadow: a second model that is compared with this one; None without.
+        shadow: a second model that is compared with this one, and belongs to the endpoint; None without.
         golden_checks: how often the golden samples agreed and differed.
         batched: whether the first axis of all tensors is the batch.
         parameters: names of the settings that a request may override.
@@ -158,17 +155,11 @@ class Endpoint(ABC):
     # ---- abstract methods ----
 
     @abstractmethod
-    def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
-        """Validates a request, and returns an item of the pipeline for each row of its batch.
-
-        Args:
-            names: the requested outputs.
-        """
+    def rows(self, request: InferRequest) -> list[Any]:
+        """Validates a request, and returns an item of the pipeline for each row of its batch."""
 
     @abstractmethod
-    def gather(
-        self, request: InferRequest, results: Sequence[Any], names: Sequence[str]
-    ) -> dict[str, npt.NDArray[Any]]:
+    def gather(self, results: Sequence[Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """Combines the results of all rows to the outputs of these names."""
 
     def gathers_slowly(self, results: Sequence[Any]) -> bool:
@@ -213,7 +204,8 @@ class Endpoint(ABC):
     def request(self) -> Iterator[RequestTally]:
         """A request, until its answer is encoded: keeps the model open within the block, and counts the outcome."""
         with self.in_use():
-            tally, failed = RequestTally(), True
+            now, failed = monotonic(), True
+            tally = RequestTally(now, now)
             try:
                 yield tally
                 failed = False
@@ -221,20 +213,13 @@ class Endpoint(ABC):
                 self.counters.add(tally, failed)
 
     async def infer(self, request: InferRequest, tally: RequestTally) -> dict[str, npt.NDArray[Any]]:
-        """Runs a request; returns the outputs by name, in the requested order.
-
-        Args:
-            tally: of `request()`.
-
-        Raises:
-            RequestError, InferSDKError: the request failed.
-        """
+        """Runs a request within the block of `request()`; returns the outputs by name, in the requested order."""
         names = self._wanted(request)
         self._check_parameters(request.parameters)
         for name, tensor in request.inputs.items():
             if isinstance(tensor, SharedTensor) and not self.takes_shared(tensor):
                 request.inputs[name] = await in_worker(tensor.load)
-        items = self.rows(request, names)
+        items = self.rows(request)
         tally.read, tally.rows = monotonic(), len(items)
         with _collecting(tally.stages):
             if len(items) == 1:
@@ -245,9 +230,9 @@ class Endpoint(ABC):
                 )
         before = monotonic()
         if self.gathers_slowly(results):
-            outputs = await within(request.deadline, in_worker(self.gather, request, results, names))
+            outputs = await within(request.deadline, in_worker(self.gather, results, names))
         else:
-            outputs = self.gather(request, results, names)
+            outputs = self.gather(results, names)
         tally.gathered = monotonic() - before
         return outputs
 
@@ -268,11 +253,7 @@ class Endpoint(ABC):
     async def predict(
         self, item: Any, parameters: Mapping[str, Any], deadline: float | None, priority: int, tally: RequestTally
     ) -> Any:
-        """Runs one item; returns the unchanged result of the model.
-
-        Args:
-            tally: of `request()`.
-        """
+        """Runs one item within the block of `request()`; returns the unchanged result of the model."""
         self._check_parameters(parameters)
         request = InferRequest(self.name, self.version, "", {}, None, parameters, deadline, priority)
         with _collecting(tally.stages):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
@@ -59,7 +58,7 @@ class RequestError(Exception):
 
 
 #: The first matching type determines the status.
-_STATUS: tuple[tuple[type[BaseException], Status], ...] = (
+_STATUS: tuple[tuple[type[Exception], Status], ...] = (
     (errors.Overloaded, Status.OVERLOADED),
     (errors.DeadlineExceeded, Status.DEADLINE),
     (errors.ClosedError, Status.UNAVAILABLE),
@@ -67,7 +66,6 @@ _STATUS: tuple[tuple[type[BaseException], Status], ...] = (
     (errors.ImageError, Status.INVALID),
     (errors.ConfigError, Status.INVALID),  # a parameter of the request with a wrong value
     (errors.UnsupportedModelError, Status.INVALID),
-    (asyncio.CancelledError, Status.CANCELLED),
     (CancelledError, Status.CANCELLED),
 )
 
@@ -85,7 +83,7 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[: limit - tail]} [{len(text) - limit:,} characters left out] {text[-tail:]}"
 
 
-def as_request_error(error: BaseException) -> RequestError:
+def as_request_error(error: Exception) -> RequestError:
     """The error for the client: a typed error keeps its message, others are logged with their traceback."""
     if isinstance(error, RequestError):
         return error

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from ..models import ImageModel
     from .settings import ServerSettings
-    from .shadow import Shadow
 
 __all__ = ["ENCODED", "PIXELS", "ImageEndpoint"]
 
@@ -34,16 +33,12 @@ class ImageEndpoint(Endpoint):
 
     Args:
         model: a warm model; the endpoint owns and closes it. It runs one grey image to find the output tensors.
-        settings: the server's.
-        shadow: a second model that is compared with this one. It belongs to the endpoint, too.
     """
 
     batched = True
     inputs = (ENCODED, PIXELS)
 
-    def __init__(
-        self, name: str, version: str, model: ImageModel[Any], settings: ServerSettings, shadow: Shadow | None = None
-    ) -> None:
+    def __init__(self, name: str, version: str, model: ImageModel[Any], settings: ServerSettings) -> None:
         self._tensors = ResultTensors.of(model)  # first: its request is not one of a client
         super().__init__(name, version, model.details.pipelines, settings.max_queue)
         self.model, self._settings = model, settings
@@ -51,7 +46,6 @@ class ImageEndpoint(Endpoint):
 
         samples = getattr(model.details, "golden_samples", None)
         self.check_samples = None if samples is None else partial(samples.verify, model)
-        self.shadow = shadow
         self._device = str(model.details.image_device)  # inputs on this device are not copied
         self.parameters = frozenset(model.per_call)
         self.outputs = self._tensors.outputs
@@ -59,7 +53,7 @@ class ImageEndpoint(Endpoint):
     def takes_shared(self, tensor: SharedTensor) -> bool:
         return tensor.device == self._device
 
-    def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
+    def rows(self, request: InferRequest) -> list[Any]:
         if len(request.inputs) != 1 or not request.inputs.keys() <= {ENCODED.name, PIXELS.name}:
             raise RequestError(
                 f"model {self.name!r} takes either {ENCODED.text} (encoded images) or {PIXELS.text} (decoded ones: "
@@ -119,9 +113,7 @@ class ImageEndpoint(Endpoint):
             self.shadow.offer(item, parameters, result)
         return result
 
-    def gather(
-        self, request: InferRequest, results: Sequence[Any], names: Sequence[str]
-    ) -> dict[str, npt.NDArray[Any]]:
+    def gather(self, results: Sequence[Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         for result in results:
             self.check_result(result)
         return self._tensors.tensors(results, names)

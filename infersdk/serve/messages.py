@@ -70,11 +70,7 @@ class RequestedOutput:
 
     @classmethod
     def of(cls, name: str, parameters: Mapping[str, Any], regions: SharedMemoryRegions) -> RequestedOutput:
-        """The output with these parameters of the protocol.
-
-        Raises:
-            RequestError: a parameter is wrong, or names memory that is not registered.
-        """
+        """The output with these parameters of the protocol. Raises RequestError if one is wrong."""
         what = f"output {name!r}"
         binary, classes = parameters.get("binary_data"), parameters.get("classification", 0)
         if binary is not None and type(binary) is not bool:

@@ -55,7 +55,7 @@ class NetworkEndpoint(Endpoint):
     def takes_shared(self, tensor: SharedTensor) -> bool:
         return self.batched and tensor.datatype not in ("BOOL", "BYTES")  # whose values `load()` checks
 
-    def rows(self, request: InferRequest, names: Sequence[str]) -> list[Any]:
+    def rows(self, request: InferRequest) -> list[Any]:
         inputs = {info.name: self._checked(info, request.inputs.get(info.name)) for info in self.inputs}
         if unknown := sorted(set(request.inputs) - set(inputs)):
             raise RequestError(
@@ -94,9 +94,7 @@ class NetworkEndpoint(Endpoint):
             )
         return array
 
-    def gather(
-        self, request: InferRequest, results: Sequence[Any], names: Sequence[str]
-    ) -> dict[str, npt.NDArray[Any]]:
+    def gather(self, results: Sequence[Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         if not self.batched:
             return {name: results[0][name] for name in names}
         if len(results) == 1:
@@ -115,11 +113,7 @@ class _RowBuffer(TensorBatchBuffer):
 
 
 def tensor_info(spec: TensorSpec) -> TensorInfo:
-    """Converts a `TensorSpec`.
-
-    Raises:
-        UnsupportedModelError: the protocol has no such type.
-    """
+    """Converts a `TensorSpec`. Raises UnsupportedModelError for a type that the protocol does not have."""
     shape = tuple(side if isinstance(side, int) else -1 for side in spec.shape)
     if spec.kind == "tensor":
         return TensorInfo(spec.name, datatype_of(spec.dtype), shape)

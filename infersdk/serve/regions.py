@@ -33,6 +33,8 @@ _HANDLE_NBYTES = int(lib.IFS_CUDA_IPC_NBYTES)
 class Region(ABC):
     """A registered region. It is freed when it is unregistered and no request uses it.
 
+    `read_into()` and `write()` raise RequestError if the memory is shorter than when it was registered.
+
     Attributes:
         name: the name chosen by the client.
         byte_size: the number of bytes that requests may use.
@@ -48,28 +50,17 @@ class Region(ABC):
 
     @abstractmethod
     def read_into(self, offset: int, array: npt.NDArray[Any]) -> None:
-        """Copies bytes into a contiguous array.
-
-        Raises:
-            RequestError: the memory is shorter than when it was registered.
-        """
+        """Copies bytes into a contiguous array."""
 
     @abstractmethod
     def write(self, offset: int, data: npt.NDArray[np.uint8]) -> None:
-        """Copies bytes to the region.
-
-        Raises:
-            RequestError: the memory is shorter than when it was registered.
-        """
+        """Copies bytes to the region."""
 
 
 class HostRegion(Region):
     """A part of POSIX shared memory.
 
     System calls read and write it, so that a client that shrinks the memory causes a short read and not a signal.
-
-    Args:
-        key, offset: the values registered by the client.
 
     Raises:
         RequestError: there is no such memory of that size.
@@ -199,11 +190,7 @@ class RegionPart:
     nbytes: int
 
     def tensor(self, datatype: str, shape: Sequence[int], what: str) -> SharedTensor:
-        """The part as a tensor, without a copy.
-
-        Raises:
-            RequestError: the part does not fit the shape.
-        """
+        """The part as a tensor, without a copy. Raises RequestError if it does not fit the shape."""
         dtype, count = numpy_dtype(datatype), element_count(shape, what)
         if dtype.kind != "O" and self.nbytes != count * dtype.itemsize:
             raise RequestError(
@@ -213,14 +200,7 @@ class RegionPart:
         return SharedTensor(self, datatype, dtype, tuple(shape), what)
 
     def write(self, array: npt.NDArray[Any], output: str) -> None:
-        """Writes an output.
-
-        Args:
-            output: its name, for messages.
-
-        Raises:
-            RequestError: the part is too small, or the region has shrunk.
-        """
+        """Writes the output of this name. Raises RequestError if the part is too small."""
         data = np.frombuffer(pack(array), np.uint8)
         if len(data) > self.nbytes:
             raise RequestError(
@@ -232,9 +212,6 @@ class RegionPart:
 
 class SharedTensor:
     """A tensor in a part of a region, before it is copied. The client may change its values until then.
-
-    `read_into(array)` copies numbers into a row of a batch, `load()` copies the tensor into an array, and `tensor()`
-    returns a view of CUDA memory.
 
     Args:
         datatype, dtype: element type of the protocol and of NumPy.
@@ -265,19 +242,11 @@ class SharedTensor:
         return region.tensor(self.part.offset, self.shape, self.dtype)
 
     def read_into(self, array: npt.NDArray[Any]) -> None:
-        """Copies numbers into an array of this shape and type, in C order.
-
-        Raises:
-            RequestError: the region has shrunk.
-        """
+        """Copies numbers into an array of this shape and type, in C order."""
         self.part.region.read_into(self.part.offset, array)
 
     def load(self) -> npt.NDArray[Any]:
-        """A copy of the tensor.
-
-        Raises:
-            RequestError: the region has shrunk, or the bytes are not valid values of the datatype.
-        """
+        """A copy of the tensor. Raises RequestError if the bytes are not valid values of the datatype."""
         data = np.empty(self.nbytes, np.uint8)
         self.read_into(data)
         return unpack(data.data, self.datatype, self.shape, self.what)

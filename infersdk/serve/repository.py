@@ -47,9 +47,6 @@ _UNLOADED = "unloaded"
 #: Seconds between checks of the pipelines, and between attempts to reload a failed model.
 _RELOAD_CHECK, _RELOAD_PAUSE = 1.0, 60.0
 
-#: The type of a table with a network instead of a wrapper.
-NETWORK = "network"
-
 
 @dataclass(slots=True)
 class ModelEntry:
@@ -63,7 +60,6 @@ class ModelEntry:
         retry_at: the time of the next load after a failure, by `monotonic()`; 0 without a failure.
     """
 
-    name: str
     versions: dict[str, Endpoint] = field(default_factory=dict)
     state: str = "LOADING"
     reason: str = "it waits for its turn"
@@ -83,17 +79,14 @@ class ModelEntry:
     @property
     def newest(self) -> Endpoint | None:
         """The version for requests that name none."""
-        if len(self.versions) == 1:
-            return next(iter(self.versions.values()))
         return self.versions[max(self.versions, key=int)] if self.versions else None
 
 
 class Repository:
-    """The models of a configuration.
+    """The models of a configuration. The methods raise RequestError for a model that they cannot find or load.
 
     Args:
         config: a file or a mapping. A file is read again for each load.
-        settings: the server's.
 
     Attributes:
         on_closed: called in the thread of the event loop after a version was closed.
@@ -107,7 +100,7 @@ class Repository:
         self.on_closed: Callable[[], None] = lambda: None
         self.report: Callable[[str], None] = _log.info
         self.config, self._settings = config, settings
-        self.models = {name: ModelEntry(name) for name in served_tables(config)}
+        self.models = {name: ModelEntry() for name in served_tables(config)}
         self._loader = ThreadPoolExecutor(1, "infersdk-load")
         self._closer = ThreadPoolExecutor(_CLOSERS, "infersdk-close")
         self._loading = set[asyncio.Task[None]]()
@@ -117,11 +110,7 @@ class Repository:
     # ---- lookups ----
 
     def find(self, name: str, version: str = "") -> Endpoint:
-        """The endpoint for requests to a model.
-
-        Raises:
-            RequestError: there is no such model or version, it is not ready, or the version is not a number.
-        """
+        """The endpoint for requests to a model that is ready."""
         if version and not version.isdecimal():
             raise RequestError(
                 f"version {version[:100]!r} of model {name!r} is not a number; leave it out for the newest"
@@ -167,21 +156,13 @@ class Repository:
     # ---- loading ----
 
     async def load_all(self) -> None:
-        """Loads each model, except those that a client unloads meanwhile.
-
-        Raises:
-            InferSDKError: a model cannot be loaded; the loaded ones are closed.
-        """
+        """Loads each model, except those that a client unloads meanwhile. Raises the error of one that fails."""
         for name, entry in list(self.models.items()):
             if not entry.is_unloaded:
                 await self._load(name)
 
     async def load(self, name: str) -> None:
-        """Reloads a model. The previous versions serve until it is ready.
-
-        Raises:
-            RequestError: there is no such model, or it cannot be loaded; the previous versions serve on.
-        """
+        """Reloads a model. The previous versions serve until it is ready, and serve on if it cannot be loaded."""
         if name not in self.models:
             raise RequestError(f"failed to load {name!r}: the configuration has no such model", Status.NOT_FOUND)
         try:
@@ -255,21 +236,13 @@ class Repository:
                 with endpoint.in_use():
                     await loop.run_in_executor(self._loader, endpoint.verify_samples)
 
-    def add(self, name: str) -> None:
-        """Adds a model of the configuration without loading it."""
-        self.models.setdefault(name, ModelEntry(name))
-
     async def remove(self, name: str) -> None:
         """Removes a model. Running requests finish normally."""
         await self.unload(name)
         del self.models[name]
 
     async def unload(self, name: str) -> None:
-        """Unloads a model. Running requests finish normally.
-
-        Raises:
-            RequestError: there is no such model.
-        """
+        """Unloads a model. Running requests finish normally."""
         if (entry := self.models.get(name)) is None:
             raise RequestError(f"failed to unload {name!r}: the configuration has no such model", Status.NOT_FOUND)
         endpoints = list(entry.versions.values())
@@ -337,11 +310,7 @@ def _close(endpoint: Endpoint, until: float) -> None:
 
 
 def version_tables(name: str, table: Any) -> dict[str, dict[str, Any]]:
-    """The table of each version: the model's table, updated by that of `versions`. The default version is 1.
-
-    Raises:
-        ConfigError: the table is wrong.
-    """
+    """The table of each version: the model's table, updated by that of `versions`. The default version is 1."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"models.{name} is a table, not {table!r}")
     base = dict(table)
@@ -387,22 +356,17 @@ def load_endpoint(
 
     Args:
         progress: called before each step of the warm-up; its exception aborts the warm-up.
-
-    Raises:
-        ConfigError, BackendError, ModelError: loading failed.
     """
-    if table.get("type") == NETWORK:
+    if table.get("type") == "network":
         return _load_network(name, version, table, settings, progress)
     own = dict(table)
     second = own.pop("shadow", None)
     with ExitStack() as opened:
-        model = create({"models": {name: own}})[name]
-        opened.callback(model.close)
+        model = opened.enter_context(create({"models": {name: own}})[name])
         model.warm_up(progress)
-        shadow = None if second is None else _shadow(name, own, second)
-        if shadow is not None:
-            opened.callback(shadow.close)
-        endpoint = ImageEndpoint(name, version, model, settings, shadow)
+        endpoint = ImageEndpoint(name, version, model, settings)
+        if second is not None:
+            endpoint.shadow = _shadow(name, own, second)
         opened.pop_all()
     return endpoint
 
@@ -421,11 +385,9 @@ def _load_network(
 ) -> Endpoint:
     pipeline = convert(table.get("pipeline", {}), PipelineSettings, f"models.{name}.pipeline")
     with ExitStack() as opened:
-        network = load_table(name, table, {})
-        opened.callback(network.close)
+        network = opened.enter_context(load_table(name, table, {}))
         endpoint = NetworkEndpoint(name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue)
-        opened.pop_all()
-        opened.callback(endpoint.close, 0)
+        opened.callback(endpoint.pipeline.close)
         endpoint.pipeline.warm_up(progress)
         opened.pop_all()
     return endpoint

@@ -33,7 +33,8 @@ from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
 from .tracing import Tracing
-from .watcher import Signatures, signatures, watch
+from .watcher import signatures, watch
+from .workers import all_results
 
 __all__ = ["Server"]
 
@@ -142,21 +143,17 @@ class Server:
                     if self.settings.http_port is not None:
                         ports.append(await self._open_http(authentication, log, most))
                     if self.settings.grpc_port is not None:
-                        ports.append(await self._open_grpc(authentication, log, most))
-                    before_loading = await asyncio.to_thread(signatures, self.repository.config)
-                    loading = asyncio.ensure_future(self.repository.load_all())
+                        from .grpc.server import open_grpc
+
+                        self.grpc_port, close = await open_grpc(self.service, authentication, log, self.tracing, most)
+                        ports.append(close)
+                    work = asyncio.ensure_future(self._load_and_watch(listening, owns_process))
                     ending = asyncio.ensure_future(ended.wait())
-                    await asyncio.wait([loading, ending], return_when=asyncio.FIRST_COMPLETED)
-                    if loading.done():
-                        if loading.exception() is not None:
-                            ending.cancel()
-                        loading.result()
-                        if owns_process:
-                            freeze()
-                            self.repository.on_closed = freeze
-                        listening(self)
-                        await self._until(ending, before_loading)
-                    loading.cancel()
+                    await asyncio.wait([work, ending], return_when=asyncio.FIRST_COMPLETED)
+                    ending.cancel()
+                    if work.done():
+                        work.result()  # raises the error that ended it
+                    work.cancel()
                     self.service.stopping = True
         finally:
             self._stop = lambda: None
@@ -166,21 +163,20 @@ class Server:
             if self.tracing is not None:
                 await asyncio.to_thread(self.tracing.close)
 
-    async def _until(self, ending: asyncio.Future[Any], loaded: Signatures) -> None:
-        """Reloads failed and changed models until `ending` is done."""
-        watching = [asyncio.ensure_future(self.repository.reload_failed())]
+    async def _load_and_watch(self, listening: Callable[[Server], None], owns_process: bool) -> None:
+        """Loads all models, then reloads failed and changed ones until it is cancelled."""
+        before_loading = await asyncio.to_thread(signatures, self.repository.config)
+        await self.repository.load_all()
+        if owns_process:
+            freeze()
+            self.repository.on_closed = freeze
+        listening(self)
+        watching = [self.repository.reload_failed()]
         if self.settings.verify is not None:
-            watching.append(asyncio.ensure_future(self.repository.verify_samples(self.settings.verify)))
+            watching.append(self.repository.verify_samples(self.settings.verify))
         if self.settings.watch is not None:
-            watching.append(asyncio.ensure_future(watch(self.repository, self.settings.watch, loaded)))
-        try:
-            await asyncio.wait([*watching, ending], return_when=asyncio.FIRST_COMPLETED)
-            for task in watching:
-                if task.done():
-                    task.result()
-        finally:
-            for task in watching:
-                task.cancel()
+            watching.append(watch(self.repository, self.settings.watch, before_loading))
+        await all_results(watching)
 
     async def _open_http(self, authentication: Authentication, log: AccessLog, most: int) -> _Close:
         """Opens the HTTP port with at most `most` connections."""
@@ -216,13 +212,6 @@ class Server:
                 await task
                 raise ConfigError("server: the HTTP port cannot be served; the log has the reason")
             await asyncio.sleep(0.005)
-        return close
-
-    async def _open_grpc(self, authentication: Authentication, log: AccessLog, most: int) -> _Close:
-        """Opens the gRPC port with at most `most` connections."""
-        from .grpc.server import open_grpc
-
-        self.grpc_port, close = await open_grpc(self.service, authentication, log, self.tracing, most)
         return close
 
     # ---- in a new thread ----

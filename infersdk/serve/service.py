@@ -50,12 +50,7 @@ _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 
 
 class InferenceService:
-    """The calls of the protocol. They run in the thread of the event loop.
-
-    Args:
-        repository: the models.
-        settings: the server's.
-    """
+    """The calls of the protocol. They run in the thread of the event loop."""
 
     def __init__(self, repository: Repository, settings: ServerSettings) -> None:
         self.repository, self.settings = repository, settings
@@ -70,11 +65,7 @@ class InferenceService:
         return not self.stopping and self.repository.ready
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        """Whether a model answers requests.
-
-        Raises:
-            RequestError: the version is not a number.
-        """
+        """Whether a model answers requests. Raises RequestError for a version that is not a number."""
         try:
             self.repository.find(name, version)
         except RequestError as error:
@@ -117,11 +108,7 @@ class InferenceService:
 
     @asynccontextmanager
     async def infer(self, request: InferRequest) -> AsyncIterator[InferResponse]:
-        """Runs a request. The response is encoded within the block: an exception there is a failure of the request.
-
-        Raises:
-            RequestError, InferSDKError: the request failed.
-        """
+        """Runs a request. The response is encoded within the block: an exception there is a failure of the request."""
         endpoint = self.repository.find(request.model, request.version)
         with endpoint.request() as tally:
             self._check_copied(endpoint, request)
@@ -215,11 +202,7 @@ class InferenceService:
 
 
 def request_timing(parameters: dict[str, Any], default_deadline: float | None) -> tuple[float | None, int]:
-    """Takes the deadline in seconds and the priority out of the parameters of a request.
-
-    Raises:
-        RequestError: a value is wrong, or a sequence is requested.
-    """
+    """Takes the deadline in seconds and the priority out of the parameters of a request, and refuses sequences."""
     if not parameters:
         return default_deadline, 0
     if any(parameters.pop(name, None) for name in _SEQUENCE):

@@ -19,6 +19,8 @@ MOST_REGIONS, _LONGEST_NAME = 512, 256
 class SharedMemoryRegions:
     """The regions of a server, by name. Any thread may call `part()`; the event loop calls all other methods.
 
+    The methods raise RequestError for a request that cannot be fulfilled.
+
     Args:
         prefix: required prefix of the keys; None refuses every region.
 
@@ -33,12 +35,7 @@ class SharedMemoryRegions:
         self._regions: dict[str, Region] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Opens a region of the host.
-
-        Raises:
-            RequestError: the name is taken or not valid, the key is not allowed, or there is no such memory of that
-                size.
-        """
+        """Opens a region of the host."""
         what = f"failed to register shared memory region {name!r}"
         prefix = self._check_free(name, what)
         if not key.startswith(prefix) or "/" in key[1:] or key in ("/", "/.", "/.."):
@@ -50,11 +47,7 @@ class SharedMemoryRegions:
         self._regions[name] = HostRegion(name, key, offset, byte_size)
 
     def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        """Opens a region of a CUDA device.
-
-        Raises:
-            RequestError: the name is taken or not valid, no region is allowed, or there is no such memory of that size.
-        """
+        """Opens a region of a CUDA device."""
         self._check_free(name, f"failed to register CUDA shared memory region {name!r}")
         self._regions[name] = CudaRegion(name, handle, device_id, byte_size)
 
@@ -84,11 +77,7 @@ class SharedMemoryRegions:
                 del self._regions[one]
 
     def status(self, name: str = "", *, cuda: bool = False) -> list[dict[str, Any]]:
-        """The fields of the regions of the host, or of CUDA devices; with a name those of the region of that name.
-
-        Raises:
-            RequestError: there is no such region.
-        """
+        """The fields of the regions of the host, or of CUDA devices; with a name those of the region of that name."""
         kind = CudaRegion if cuda else HostRegion
         regions = [region for region in self._regions.values() if isinstance(region, kind)]
         found = [region.fields for region in regions if name in ("", region.name)]
@@ -102,9 +91,6 @@ class SharedMemoryRegions:
 
         Args:
             what: the input or output, for messages.
-
-        Raises:
-            RequestError: a parameter is wrong, there is no region of that name, or the part is not in it.
         """
         name = parameters.get("shared_memory_region")
         if name is None:

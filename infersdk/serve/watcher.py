@@ -16,7 +16,7 @@ from ..core.text import logger
 from ..errors import ConfigError, ModelError, text_of
 from ..importers.loading import source_files
 from .errors import RequestError
-from .repository import served_tables, version_tables
+from .repository import ModelEntry, served_tables, version_tables
 from .settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -80,18 +80,13 @@ async def _apply(repository: Repository, loaded: Signatures, now: Signatures) ->
     for name, signature in now.models.items():
         if loaded.models.get(name) != signature:
             _log.info("model %r has changed", name)
-            repository.add(name)
-            if not repository.models[name].is_unloaded:
+            if not repository.models.setdefault(name, ModelEntry()).is_unloaded:
                 with contextlib.suppress(RequestError):  # `load()` has logged it
                     await repository.load(name)
 
 
 def signatures(config: str | os.PathLike[str] | Mapping[str, Any]) -> Signatures:
-    """The current state of the configuration.
-
-    Raises:
-        ConfigError: the configuration cannot be read, or a server refuses it.
-    """
+    """The current state of the configuration."""
     configuration = read(config)
     models = {
         name: (

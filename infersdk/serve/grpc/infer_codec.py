@@ -45,9 +45,6 @@ def read_request(message: bytes, service: InferenceService, remaining: float | N
 
     Returns:
         The request, and whether its response has the parameter `triton_final_response`.
-
-    Raises:
-        RequestError: the request is invalid.
     """
     if len(message) > _LONGEST_HEAD:
         _check_head(message)
@@ -176,11 +173,7 @@ def _parameter_values(parameters: Any) -> dict[str, Any]:
 
 
 def response_message(response: InferResponse, parameters: Mapping[str, bool]) -> Any:
-    """Encodes a response as `ModelInferResponse`.
-
-    Args:
-        parameters: parameters of the response.
-    """
+    """Encodes a response with these parameters as `ModelInferResponse`."""
     message = service_pb2.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
     for name, value in parameters.items():
         message.parameters[name].bool_param = value

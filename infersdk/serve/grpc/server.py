@@ -230,9 +230,8 @@ class _Calls:
             status, message = ("OK", "") if refused is None else (refused.status.grpc, refused.message)
             if trace is not None:
                 trace.end(refused, notes, {"rpc.grpc.status": status})
-            if self._log.enabled:
-                self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
-                                client=context.peer(), **notes)  # fmt: skip
+            self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
+                            client=context.peer(), **notes)  # fmt: skip
 
     def _start_trace(self, name: str, context: Any) -> RequestTrace | None:
         """Starts the span of an inference request."""

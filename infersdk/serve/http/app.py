@@ -24,27 +24,18 @@ if TYPE_CHECKING:
     from ..tracing import RequestTrace, Tracing
     from .exchange import Receive, Scope, Send
 
-__all__ = ["Application", "Handler", "Route", "answer", "route"]
+__all__ = ["Application", "Route", "route"]
 
-Handler: TypeAlias = Callable[..., Awaitable[Response]]
-Route: TypeAlias = tuple[str, re.Pattern[str], Handler]
+Route: TypeAlias = tuple[str, re.Pattern[str], Callable[..., Any]]
 
 
-def route(method: str, pattern: str, handler: Handler) -> Route:
-    """A route; the named groups of the pattern are arguments of the handler."""
+def route(method: str, pattern: str, handler: Callable[..., Any]) -> Route:
+    """A route; the named groups of the pattern are arguments of the handler.
+
+    Args:
+        handler: returns a `Response`, None for one without a body, a value for one with JSON, or an awaitable of these.
+    """
     return method, re.compile(pattern), handler
-
-
-def answer(method: str, pattern: str, value_of: Callable[..., Any]) -> Route:
-    """A route that answers with the value of a function as JSON; None is an answer without a body."""
-
-    async def handler(request: Request, **groups: str) -> Response:
-        value = value_of(request, **groups)
-        if isinstance(value, Awaitable):
-            value = await value
-        return Response(200) if value is None else json_response(value)
-
-    return route(method, pattern, handler)
 
 
 class Application:
@@ -118,15 +109,18 @@ class Application:
         await self._bodies.read(request, receive)
         watcher = asyncio.ensure_future(cancel_on_disconnect(request, receive, asyncio.current_task()))
         try:
-            response = await handler(request, **arguments)
+            value = handler(request, **arguments)
+            if isinstance(value, Awaitable):
+                value = await value
         finally:
             watcher.cancel()
+        response = value if isinstance(value, Response) else json_response(value)
         encoding = accepted_encoding(request.headers.get(b"accept-encoding", b"")) if response.may_compress else ""
         if not encoding:
             return response
         return await in_worker(compress, response, encoding, when=response.nbytes > LONG)
 
-    def _find(self, request: Request) -> tuple[Handler, Mapping[str, str]]:
+    def _find(self, request: Request) -> tuple[Callable[..., Any], Mapping[str, str]]:
         allowed = []
         for method, pattern, handler in self._routes:
             if (match := pattern.fullmatch(request.path)) is not None:
@@ -221,9 +215,6 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         headers = [("inference-header-content-length", str(header_length))]
         return Response(200, parts, "application/octet-stream", headers, may_compress=True)
 
-    async def ready(request: Request) -> Response:
-        return Response(200 if service.ready else 400)
-
     def model_ready(request: Request, **model: str) -> None:
         if not service.model_ready(**model):
             raise RequestError(f"model {model['name']!r} is not ready")
@@ -260,22 +251,22 @@ def protocol_routes(service: InferenceService) -> list[Route]:
 
     return [
         route("POST", rf"{_MODEL}/infer", infer),
-        answer("GET", r"/v2/health/live", lambda request: None),
-        route("GET", r"/v2/health/ready", ready),
-        answer("GET", r"/v2/?", lambda request: service.server_metadata()),
-        answer("GET", r"/v2/models/stats", statistics),
-        answer("GET", _MODEL, lambda request, **model: service.model_metadata(**model)),
-        answer("GET", rf"{_MODEL}/ready", model_ready),
-        answer("GET", rf"{_MODEL}/config", lambda request, **model: _config_json(service.model_config(**model))),
-        answer("GET", rf"{_MODEL}/stats", statistics),
-        answer("POST", r"/v2/repository/index", lambda request: service.index(request.json(_Index).ready)),
-        answer("POST", rf"{_STORED}/load", load),
-        answer("POST", rf"{_STORED}/unload", unload),
-        answer("GET", rf"{_REGIONS}/status", status),
-        answer("POST", rf"{_REGIONS}/register", register),
-        answer("POST", rf"{_REGIONS}/unregister", unregister),
-        *(answer(method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
-        *(answer(method, r"/v2/logging", logs) for method in ("GET", "POST")),
+        route("GET", r"/v2/health/live", lambda request: None),
+        route("GET", r"/v2/health/ready", lambda request: Response(200 if service.ready else 400)),
+        route("GET", r"/v2/?", lambda request: service.server_metadata()),
+        route("GET", r"/v2/models/stats", statistics),
+        route("GET", _MODEL, lambda request, **model: service.model_metadata(**model)),
+        route("GET", rf"{_MODEL}/ready", model_ready),
+        route("GET", rf"{_MODEL}/config", lambda request, **model: _config_json(service.model_config(**model))),
+        route("GET", rf"{_MODEL}/stats", statistics),
+        route("POST", r"/v2/repository/index", lambda request: service.index(request.json(_Index).ready)),
+        route("POST", rf"{_STORED}/load", load),
+        route("POST", rf"{_STORED}/unload", unload),
+        route("GET", rf"{_REGIONS}/status", status),
+        route("POST", rf"{_REGIONS}/register", register),
+        route("POST", rf"{_REGIONS}/unregister", unregister),
+        *(route(method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
+        *(route(method, r"/v2/logging", logs) for method in ("GET", "POST")),
     ]
 
 

@@ -30,11 +30,7 @@ _LOG_INTERVAL = 10.0
 
 
 class Connections:
-    """The limit on open connections, and its log line.
-
-    Args:
-        limit: more are refused with 503.
-    """
+    """The limit on the open connections of a server, and its log line."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -52,12 +48,7 @@ class Connections:
 
 
 class Connection(H11Protocol):  # type: ignore[misc]
-    """One connection of a client.
-
-    Args:
-        limits: settings of the server.
-        open_connections: shared by all connections of a server.
-    """
+    """One connection of a client."""
 
     conn: h11.Connection
 

@@ -21,11 +21,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Bodies:
-    """Reads the bodies of requests, within the limits of a server.
-
-    Args:
-        settings: the server's.
-    """
+    """Reads the bodies of requests, within the limits of a server."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -39,14 +35,13 @@ class Bodies:
             asyncio.CancelledError: the client has disconnected.
         """
         settings = self._settings
-        # h11 has checked it; it may have leading zeros
-        length = int(request.headers.get(b"content-length", b"0").lstrip(b"0") or b"0")
+        length = int(request.headers.get(b"content-length", b"0"))  # h11 has checked it
         if length > settings.max_body:
             raise _too_large(settings.max_body)
         self._check_alone(length)
         try:
             request.body = await asyncio.wait_for(self._receive(request, receive), settings.read_timeout)
-        except (TimeoutError, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
             raise RequestError(
                 f"the body was not complete after {settings.read_timeout:g} s (read_timeout)", Status.TIMEOUT
             ) from None
@@ -130,11 +125,6 @@ async def cancel_on_disconnect(request: Request, receive: Receive, task: asyncio
         task.cancel()
 
 
-async def send_response(response: Response, send: Send) -> None:
-    """Sends the response to a request whose body was read."""
-    await _send_parts(response, send, more=False)
-
-
 async def send_refusal(request: Request, response: Response, receive: Receive, send: Send, limit: float) -> None:
     """Sends the response to a request whose body was not read, and closes the connection.
 
@@ -152,7 +142,7 @@ async def send_refusal(request: Request, response: Response, receive: Receive, s
             return
     response.closes = True
     try:
-        await _send_parts(response, send, more=True)
+        await send_response(response, send, more=True)
         if rest is not None:
             await asyncio.wait([rest], timeout=limit)
         await send({"type": "http.response.body", "body": b""})
@@ -168,7 +158,12 @@ async def _throw_away(receive: Receive) -> None:
         more = message["type"] == "http.request" and message.get("more_body", False)
 
 
-async def _send_parts(response: Response, send: Send, *, more: bool) -> None:
+async def send_response(response: Response, send: Send, *, more: bool = False) -> None:
+    """Sends a response.
+
+    Args:
+        more: whether the caller sends the end of the body, which keeps the connection open until then.
+    """
     headers = [
         (b"content-type", response.content_type.encode()),
         (b"content-length", str(response.nbytes).encode()),

@@ -86,9 +86,6 @@ async def read_request(
 
     Returns:
         The request, and whether outputs are returned as bytes by default.
-
-    Raises:
-        RequestError: the request is invalid.
     """
     if header_length == 0:
         return _raw_request(body, model, version, service), True
@@ -291,10 +288,6 @@ async def write_response(
     Args:
         binary: whether outputs are sent as bytes by default.
         max_elements: the maximum number of elements as JSON.
-
-    Raises:
-        RequestError: an output cannot be encoded as JSON, or has too many elements.
-        DeadlineExceeded: the JSON was not encoded within the deadline of the request.
     """
     wanted = {output.name: output.binary for output in request.outputs or ()}
     as_bytes = {name for name in response.outputs if (binary if (own := wanted.get(name)) is None else own)}

@@ -56,11 +56,7 @@ class Request:
     notes: dict[str, Any] = field(default_factory=dict)
 
     def json(self, kind: type[_Body]) -> _Body:
-        """The JSON object in the body; an empty body is an empty object.
-
-        Raises:
-            RequestError: the body is not JSON, or does not have the fields of this type.
-        """
+        """The JSON object in the body, checked for the fields of this type; an empty body is an empty object."""
         check_json_size(len(self.body), LONG, "the limit of this path")
         try:
             return msgspec.json.decode(self.body or b"{}", type=kind)
@@ -92,8 +88,8 @@ class Response:
 
 
 def json_response(value: Any) -> Response:
-    """A response with a value as JSON."""
-    return Response(200, [msgspec.json.encode(value)])
+    """A response with a value as JSON; None is one without a body."""
+    return Response(200, [] if value is None else [msgspec.json.encode(value)])
 
 
 def error_response(error: RequestError) -> Response:
@@ -111,14 +107,7 @@ def check_json_size(nbytes: int, limit: int, name: str) -> None:
 
 
 def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """Decompresses a body.
-
-    Args:
-        limit: the maximum number of bytes, the setting `max_decompressed`.
-
-    Raises:
-        RequestError: the encoding is unknown, or the data is damaged or too long.
-    """
+    """Decompresses a body to at most `limit` bytes, the setting `max_decompressed`."""
     if encoding in (b"", b"identity"):
         return body
     if encoding not in (b"gzip", b"deflate"):

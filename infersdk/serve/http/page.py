@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...pages import render
 from ..metrics import metrics_text
-from .app import Route, answer, route
+from .app import Route, route
 from .messages import Request, Response
 from .openapi import openapi
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["page_routes"]
 
-_FOLDER = Path(__file__).resolve().parent
+_TEMPLATE = Path(__file__).resolve().with_name("page.html.j2")
 #: The page loads nothing from other hosts, and may not be framed.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' blob: data:; "
@@ -27,26 +27,21 @@ _POLICY = (
 def page_routes(service: InferenceService) -> list[Route]:
     """The routes for people and monitoring."""
 
-    async def page(request: Request) -> Response:
-        from markupsafe import Markup
-
+    def page(request: Request) -> Response:
         models = service.repository.image_models()
-        script = Markup((_FOLDER / "page.js").read_text("utf-8"))
-        text = render(
-            _FOLDER / "page.html.j2", {"models": models}, title="infersdk serve", models=models, page_script=script
-        )
+        text = render(_TEMPLATE, {"models": models}, title="infersdk serve", models=models)
         headers = [
             ("content-security-policy", _POLICY),
             ("x-content-type-options", "nosniff"),
             ("referrer-policy", "no-referrer"),
-        ]  # fmt: skip
+        ]
         return Response(200, [text.encode()], "text/html; charset=utf-8", headers)
 
-    async def metrics(request: Request) -> Response:
+    def metrics(request: Request) -> Response:
         return Response(200, [metrics_text(service)], "text/plain; version=0.0.4; charset=utf-8")
 
     routes = [
         route("GET", r"/metrics", metrics),
-        answer("GET", r"/openapi\.json", lambda request: openapi(service)),
-    ]  # fmt: skip
+        route("GET", r"/openapi\.json", lambda request: openapi(service)),
+    ]
     return [*routes, route("GET", r"/", page)] if service.settings.page else routes

@@ -59,7 +59,7 @@ def _only_model(service: InferenceService) -> str:
     models, names = service.repository.models, service.repository.image_models()
     if len(models) == 1:
         return next(iter(models))  # `find()` reports why it is not ready
-    waiting = [name for name, entry in models.items() if not entry.versions and entry.reason != "unloaded"]
+    waiting = [name for name, entry in models.items() if not entry.versions and not entry.is_unloaded]
     if len(names) > 1 or waiting:
         raise RequestError(
             f"name the model, ?model=NAME: {', '.join([*names, *waiting])[:500]}"
@@ -110,11 +110,7 @@ def _value(text: str) -> Any:
 
 
 def form_file(body: bytes, content_type: bytes) -> bytes:
-    """The only file of a form, or any other body itself.
-
-    Raises:
-        RequestError: there is no file, or a form has several, has fields, or is damaged.
-    """
+    """The only file of a form, or any other body itself."""
     from python_multipart import FormParser
     from python_multipart.exceptions import FormParserError
     from python_multipart.multipart import parse_options_header

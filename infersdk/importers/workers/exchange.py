@@ -104,9 +104,6 @@ def leaves(value: Any) -> list[Any]:
 def shapes_by_input(names: Sequence[str], given: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The given shapes (`name`, `sizes`, `dtype`, `of_sample`) by input. Those without a name belong to the next input
     in order.
-
-    Raises:
-        RefusedError: an input does not exist, or there are more shapes than inputs.
     """
     shapes = list(given)
     result = {one["name"]: one for one in shapes if one["name"]}
@@ -183,9 +180,6 @@ def drawn_arrays(
 
     Random floats are normally distributed, and in the last round from [0, 1). Integers are 0 or 1 in the first round,
     then 0 to 9. With `below`, all types have integers, which are smaller than this number.
-
-    Raises:
-        RefusedError: the type of an input does not hold its sample.
     """
     import numpy as np
 
@@ -233,11 +227,7 @@ def run_rounds(
     run: Callable[[list[Any]], Iterable[Any]],
     below: int | None = None,
 ) -> None:
-    """Runs the source on the inputs of each round, and writes these with the results. One round if none is random.
-
-    Raises:
-        RefusedError: a sample is for an input that does not exist.
-    """
+    """Runs the source on the inputs of each round, and writes these with the results. One round if none is random."""
     import numpy as np
 
     check_names(request["samples"], names)

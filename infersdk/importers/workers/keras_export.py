@@ -120,11 +120,7 @@ _HARD_SIGMOID = "hard_sigmoid_of_keras_2"
 
 
 def for_keras_3(value: Any, within: str = "") -> Any:
-    """Converts a configuration of Keras 2 for Keras 3.
-
-    Raises:
-        RefusedError: the results of Keras 3 differ.
-    """
+    """Converts a configuration of Keras 2 for Keras 3."""
     if isinstance(value, list):
         return [for_keras_3(inner) for inner in value]
     if value == "hard_sigmoid" and within.endswith("activation"):

@@ -233,11 +233,10 @@ def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
         ModelFormatError, OutputError: a file cannot be read, or the copy cannot be written.
     """
     source = ModelSource.of(path)
-    if not source.is_onnx or not source.mentions(EXTERNAL_KEY):
-        yield str(source)
-        return
-    if sys.platform == "win32":
+    apart = source.is_onnx and source.mentions(EXTERNAL_KEY)
+    if apart and sys.platform == "win32":
         check_external_files(source)
+    if not apart or sys.platform == "win32":
         yield str(source)
         return
     weights = external_files(source)

@@ -114,8 +114,7 @@ def _function(kind: str, config: Any) -> str:
     """The name of the TensorFlow function that a layer calls."""
     if not isinstance(config, dict):
         return ""
+    if kind != "TensorFlowOpLayer":
+        return str(config.get("function"))
     node = config.get("node_def")
-    found = (
-        (node.get("op") if isinstance(node, dict) else None) if kind == "TensorFlowOpLayer" else config.get("function")
-    )
-    return str(found)
+    return str(node.get("op") if isinstance(node, dict) else None)

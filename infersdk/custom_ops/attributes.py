@@ -84,11 +84,7 @@ def _float32(value: Any) -> float:
 
 
 def attribute_of(name: str, annotation: Any, default: Any) -> Attribute:
-    """Creates an attribute from an annotation and a default.
-
-    Raises:
-        CustomOpError: the annotation is not supported, or the default has another type.
-    """
+    """Creates an attribute from an annotation and a default."""
     if get_origin(annotation) is tuple:
         inner = get_args(annotation)
         name_of = getattr(inner[0], "__name__", inner[0]) if inner else ""
@@ -105,11 +101,7 @@ def attribute_of(name: str, annotation: Any, default: Any) -> Attribute:
 
 
 def convert_all(attributes: tuple[Attribute, ...], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts the values of all attributes and adds defaults.
-
-    Raises:
-        CustomOpError: an attribute is unknown, missing or of another type.
-    """
+    """Converts the values of all attributes and adds defaults."""
     known = {attribute.name for attribute in attributes}
     if unknown := [name for name in values if name not in known]:
         raise CustomOpError(

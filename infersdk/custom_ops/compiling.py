@@ -29,11 +29,7 @@ CUDA_TYPES = {
 
 
 def compile_c(source: CSource, label: str) -> bytes:
-    """Compiles C code to a shared library.
-
-    Raises:
-        CustomOpError: there is no C compiler, or compilation fails; the message contains the compiler output.
-    """
+    """Compiles C code to a shared library."""
     compiler = os.environ.get("CC") or "cc"
     result = shutil.which(compiler)
     if result is None:
@@ -54,9 +50,6 @@ def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, lab
 
     Args:
         types: the element type of each type variable, which becomes a C++ type of that name.
-
-    Raises:
-        CustomOpError: there is no compiler, or compilation fails; the message contains the compiler output.
     """
     architecture = f"sm_{capability.replace('.', '')}"
     # No macros, since CUDA's headers use the name T too.

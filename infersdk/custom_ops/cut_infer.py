@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -43,13 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["CutInfer"]
 
 _log = logger("infersdk.custom_ops")
-
-
-@runtime_checkable
-class TakesStream(Protocol):
-    """A backend whose runs can be queued on a given stream."""
-
-    def use_stream(self, stream: Stream) -> None: ...
 
 
 class CutInfer(Infer):
@@ -180,7 +173,7 @@ class CutInfer(Infer):
     def _share_stream(self) -> None:
         """Runs all parts on one stream if the backend supports it; otherwise tensors synchronise the streams."""
         self.stream = next((segment.stream for segment in self._segments if segment.stream is not None), None)
-        if self.stream is not None and all(isinstance(segment, TakesStream) for segment in self._segments):
+        if self.stream is not None and all(hasattr(segment, "use_stream") for segment in self._segments):
             self.stream = self._own_stream = Stream(self._device)
             for segment in self._segments:
                 segment.use_stream(self.stream)  # type: ignore[attr-defined]

@@ -42,9 +42,6 @@ def profile_parts(
         steps: each `Segment` with its Infer and each `KernelCall` with its node, in order.
         values: the tensors between the parts.
         run_kernel: runs a kernel and waits for it.
-
-    Raises:
-        ConfigError: the backend of the segments does not report its layers.
     """
     walls = seconds_of(infer.forward, runs)
     parts, timings, memory = [], [], Counter[str]()

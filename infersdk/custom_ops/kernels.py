@@ -117,11 +117,7 @@ def _symbol(kind: str, index: int, shape: Shape) -> _Symbol:
 
 
 def launch_rule(source: CudaSource, op: Any, rule: Rule) -> Rule:
-    """Adds the launch of a CUDA kernel to a rule.
-
-    Raises:
-        CustomOpError: `launch` does not return a valid `Launch`.
-    """
+    """Adds the launch of a CUDA kernel to a rule."""
     inputs = [_symbol("input", index, shape) for index, shape in enumerate(symbols(rule.ranks))]
     outputs = [_symbol("output", index, shape) for index, shape in enumerate(rule.outputs)]
     launch = source.launch(op, *inputs, *outputs)
@@ -160,11 +156,7 @@ def _argument(value: Any) -> tuple[str, Any]:
 
 
 def source_text(source: str | Path) -> str:
-    """Returns the code, which is read if `source` is a path.
-
-    Raises:
-        CustomOpError: the file cannot be read.
-    """
+    """Returns the code, which is read if `source` is a path."""
     if isinstance(source, str):
         return source
     try:

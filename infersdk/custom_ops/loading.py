@@ -23,11 +23,7 @@ __all__ = ["register_operators", "with_custom_ops"]
 def with_custom_ops(
     kind: type[Infer], source: ModelSource, device: Device, custom_ops: Sequence[type[CustomOp]] | None, *, cut: bool
 ) -> Callable[..., Infer]:
-    """A factory for the `Infer` of a model: the class of the backend, or `CutInfer`.
-
-    Raises:
-        CustomOpError: as `operators_for`, or an operator has no kernel for the device.
-    """
+    """A factory for the `Infer` of a model: the class of the backend, or `CutInfer`."""
     ops = operators_for(source, custom_ops)
     if ops is not None:
         for op in ops:
@@ -66,9 +62,6 @@ def register_operators(session_options: Any, ops: OperatorSet, device: Device) -
 
     The native core registers the operators that this thread offered last, through ONNX Runtime's C API
     (native/src/custom_ops_ort.c).
-
-    Raises:
-        CustomOpError: an operator has no kernel for the device, or the kernel cannot be compiled or loaded.
     """
     wanted = sorted(ops, key=lambda op: op.domain)
     from .native import native_op

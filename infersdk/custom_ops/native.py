@@ -49,9 +49,6 @@ class NativeOp:
         cls: the operator.
         signature: the element types.
         device: the processor or a CUDA device.
-
-    Raises:
-        CustomOpError: there is no kernel for the device, or it cannot be compiled or loaded.
     """
 
     def __init__(self, cls: type[CustomOp], signature: Signature, device: Device) -> None:
@@ -274,11 +271,7 @@ class Node:
         del kept_in, kept_out
 
     def run_arrays(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """Runs a kernel on the processor with contiguous NumPy arrays of the operator's types.
-
-        Raises:
-            CustomKernelError: the kernel fails.
-        """
+        """Runs a kernel on the processor with contiguous NumPy arrays of the operator's types."""
         if inspect.isfunction(self.native.kernel):
             self._python_node.call(inputs, outputs)
         else:

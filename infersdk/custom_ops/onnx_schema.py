@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING
@@ -12,7 +13,7 @@ import numpy as np
 
 from ..errors import CustomOpError
 from .failures import note
-from .shapes import Rule, evaluate
+from .shapes import evaluate
 
 if TYPE_CHECKING:
     from .declaration import CustomOp
@@ -114,7 +115,7 @@ def onnx_schema(op: type[CustomOp]) -> Any:
         type_constraints=[(name, [_type_text(kind) for kind in kinds], "") for name, kinds in op.types.items()],
         attributes=[_schema_attribute(attribute) for attribute in op.attributes],
     )
-    schema.set_type_and_shape_inference_function(_inference(op))
+    schema.set_type_and_shape_inference_function(functools.partial(_infer, op))
     return schema
 
 
@@ -137,61 +138,39 @@ def _schema_attribute(attribute: Any) -> Any:
 # ---- types and shapes ----
 
 
-def _inference(op: type[CustomOp]) -> Any:
+def _infer(op: type[CustomOp], context: Any) -> None:
     """The inference function of a schema, which sets the output types and known shapes."""
-
-    def infer(context: Any) -> None:
-        try:
-            set_outputs(context)
-        except CustomOpError as error:
-            raise ValueError(f"{error}{note(error)}") from error
-
-    def set_outputs(context: Any) -> None:
-        from onnx import TypeProto, helper
-
-        given = [context.get_input_type(i) for i in range(context.get_num_inputs())]
-        signature = op.signature_for([_dtype_of(kind) for kind in given])
-        shapes = _output_shapes(op, context, given)
-        for index, dtype in enumerate(signature.outputs):
-            made = TypeProto()
-            made.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-            if shapes is not None:
-                made.tensor_type.shape.CopyFrom(helper.make_tensor_type_proto(1, shapes[index]).tensor_type.shape)
-            context.set_output_type(index, made)
-
-    return infer
+    try:
+        _set_outputs(op, context)
+    except CustomOpError as error:
+        raise ValueError(f"{error}{note(error)}") from error
 
 
-def _dtype_of(kind: Any) -> str:
+def _set_outputs(op: type[CustomOp], context: Any) -> None:
     from onnx import helper
 
-    return str(helper.tensor_dtype_to_np_dtype(kind.tensor_type.elem_type))
+    given = [context.get_input_type(i).tensor_type for i in range(context.get_num_inputs())]
+    signature = op.signature_for([str(helper.tensor_dtype_to_np_dtype(kind.elem_type)) for kind in given])
+    shapes: list[list[Any]] | None = None
+    if all(kind.HasField("shape") for kind in given):
+        inputs = [
+            [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.shape.dim]
+            for kind in given
+        ]
+        shapes = _output_shapes(_instance(op, context), inputs)
+    for index, dtype in enumerate(signature.outputs):
+        code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        context.set_output_type(index, helper.make_tensor_type_proto(code, None if shapes is None else shapes[index]))
 
 
-def _output_shapes(op: type[CustomOp], context: Any, given: list[Any]) -> list[list[Any]] | None:
-    """The output shapes with ints, names of dimensions, and None for unknown sizes; None without input ranks."""
-    if not all(kind.tensor_type.HasField("shape") for kind in given):
-        return None
-    inputs = [[_known_size(dim) for dim in kind.tensor_type.shape.dim] for kind in given]
-    rule = _instance(op, context).rule([len(shape) for shape in inputs])
-    return symbolic_shapes(op, rule, inputs)
-
-
-def symbolic_shapes(op: type[CustomOp], rule: Rule, inputs: list[list[Any]]) -> list[list[Any]]:
-    """The output shapes for inputs with sizes that are ints, names or None.
-
-    Raises:
-        CustomOpError: known sizes do not meet the requirements of the operator.
-    """
+def _output_shapes(op: CustomOp, inputs: list[list[Any]]) -> list[list[Any]]:
+    """The output shapes for inputs with sizes that are ints, names of dimensions or None."""
+    rule = op.rule([len(shape) for shape in inputs])
     for size, wanted, what in rule.checks:
         one, other = evaluate(size, inputs), evaluate(wanted, inputs)
         if isinstance(one, int) and isinstance(other, int) and one != other:
             raise CustomOpError(f"operator {op.title()}: {what}: it is {one}, not {other}")
     return [[evaluate(size, inputs) for size in shape] for shape in rule.outputs]
-
-
-def _known_size(dim: Any) -> Any:
-    return dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
 
 
 def _instance(op: type[CustomOp], context: Any) -> CustomOp:

@@ -167,10 +167,6 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
 
     Functions of the model are inlined, since their nodes may have attributes of calls. A declared operator is used
     instead of a function of its name.
-
-    Raises:
-        CustomOpError: as `operators_for`.
-        UnsupportedModelError: as `inline_functions`.
     """
     inline_functions(model, lambda function: ops.get(function.domain, function.name) is None)
     imported = model.graph.opset_imports

@@ -200,11 +200,7 @@ def _weights_path(folder: Path | None, name: str, model: str) -> Path:
 
 
 def check_external_files(source: ModelSource) -> None:
-    """Checks that the external data files of an ONNX model are regular files. A runtime would block on a pipe.
-
-    Raises:
-        ModelFormatError: a file cannot be read.
-    """
+    """Checks that the external data files of an ONNX model are regular files. A runtime would block on a pipe."""
     for path in external_files(source):
         with open_weights(path, f"{source.name}: weights"):
             pass
@@ -237,11 +233,10 @@ def private_copy(path: str | os.PathLike[str]) -> Iterator[str]:
         ModelFormatError, OutputError: a file cannot be read, or the copy cannot be written.
     """
     source = ModelSource.of(path)
-    if not source.is_onnx or not source.mentions(EXTERNAL_KEY):
-        yield str(source)
-        return
-    if sys.platform == "win32":
+    apart = source.is_onnx and source.mentions(EXTERNAL_KEY)
+    if apart and sys.platform == "win32":
         check_external_files(source)
+    if not apart or sys.platform == "win32":
         yield str(source)
         return
     weights = external_files(source)
@@ -324,11 +319,7 @@ def _lazy_tensor(tensor: ir.ExternalTensor, folder: Path | None, model: str) -> 
 
 
 def _read_weights(path: Path, offset: int, nbytes: int, what: str) -> bytes:
-    """Reads a part of an external data file.
-
-    Raises:
-        ModelFormatError: the file cannot be read, or is too short.
-    """
+    """Reads a part of an external data file."""
     with open_weights(path, what) as file:
         size = file.seek(0, 2)
         if offset < 0 or size < offset + nbytes:
@@ -343,11 +334,7 @@ def _read_weights(path: Path, offset: int, nbytes: int, what: str) -> bytes:
 
 
 def tensor_array(tensor: Any, source: ModelSource) -> npt.NDArray[Any]:
-    """The array of a `TensorProto` of a model.
-
-    Raises:
-        ModelFormatError: its external data cannot be read.
-    """
+    """The array of a `TensorProto` of a model."""
     import onnx_ir as ir
 
     made = ir.from_proto(tensor)
@@ -391,11 +378,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def proto_bytes(proto: Any) -> bytes:
-    """Serialises an `onnx.ModelProto`.
-
-    Raises:
-        UnsupportedModelError: the result exceeds the protobuf limit of 2 GiB.
-    """
+    """Serialises an `onnx.ModelProto`."""
     try:
         content: bytes = proto.SerializeToString()
     except Exception as error:  # protobuf's own exceptions differ between its implementations

@@ -64,14 +64,10 @@ def _kind(node: ir.Node, gives: ir.DataType | None, of_floats: _Kind | None, of_
             # A Cast of an index, or a value (filled, random, looked up) whose shape alone depends on indices.
             return of_others if node.op_type in ("Cast", "CastLike") or of_others == _Kind.DATA else _Kind.CONSTANT
         return _Kind.DATA if of_floats == _Kind.CONSTANT and of_others == _Kind.DATA else of_floats
-    if _is_wide_integer(gives):
+    if gives is not None and gives.name in ("INT32", "INT64", "UINT32", "UINT64"):
         return _Kind.INDEX if node.op_type in _INDICES and (of_all or node.op_type in ("Shape", "Size")) else of_all
     return _Kind.DATA if of_all else _Kind.CONSTANT  # a mask
 
 
 def _is_float(kind: ir.DataType | None) -> bool:
     return kind is not None and kind.is_floating_point()
-
-
-def _is_wide_integer(kind: ir.DataType | None) -> bool:
-    return kind is not None and kind.name in ("INT32", "INT64", "UINT32", "UINT64")

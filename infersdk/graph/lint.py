@@ -188,22 +188,15 @@ def _resize_modes(graph: Graph) -> Iterator[tuple[str, str]]:
     for node in graph.nodes({"Resize", "Upsample"}):
         get = node.attributes.get_string
         coordinates = get("coordinate_transformation_mode", "half_pixel")
-        odd = [
-            what
-            for wrong, what in (
-                (node.op_type == "Upsample", "Upsample, which opset 10 deprecated"),
-                (coordinates not in _COORDINATES, f"coordinate_transformation_mode {coordinates}"),
-                (
-                    get("keep_aspect_ratio_policy", "stretch") != "stretch",
-                    "keep_aspect_ratio_policy other than stretch",
-                ),
-                (node.attributes.get_int("antialias", 0), "antialias"),
-                (node.attributes.get_int("exclude_outside", 0), "exclude_outside"),
-            )
-            if wrong
-        ]
-        for what in odd:
-            yield node_label(node), what
+        for wrong, what in (
+            (node.op_type == "Upsample", "Upsample, which opset 10 deprecated"),
+            (coordinates not in _COORDINATES, f"coordinate_transformation_mode {coordinates}"),
+            (get("keep_aspect_ratio_policy", "stretch") != "stretch", "keep_aspect_ratio_policy other than stretch"),
+            (node.attributes.get_int("antialias", 0), "antialias"),
+            (node.attributes.get_int("exclude_outside", 0), "exclude_outside"),
+        ):
+            if wrong:
+                yield node_label(node), what
 
 
 def _old_opset(graph: Graph) -> Iterator[tuple[str, str]]:

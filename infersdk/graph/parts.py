@@ -59,9 +59,6 @@ def join_models(model: ir.Model, other: ir.Model, connect: Mapping[str, ir.Value
         other: the other model, which is not changed.
         connect: values of the model by the names of the inputs of `other` that they feed.
         prefix: prefix for names of `other` that the model also has.
-
-    Raises:
-        UnsupportedModelError: functions of `other` cannot be inlined.
     """
     added = other.clone()
     inline_functions(added)  # the model may have functions of the same names

@@ -7,7 +7,7 @@ which a layer computes decides, not the type in which its weights are stored.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..core.target import PRECISIONS
@@ -79,7 +79,8 @@ def is_quantized(model: ir.Model) -> bool:
 
 
 def _precision_of_layer(node: ir.Node, types: Mapping[ir.Value, ir.DataType], executed: bool) -> str:
-    if node.op_type in _INTEGER or (not executed and _is_dequantized(node)):
+    factors = node.inputs[:2]
+    if node.op_type in _INTEGER or (not executed and len(factors) == 2 and all(map(_is_dequantized, factors))):
         return "int8"
     inputs = [_name(types.get(value)) for value in node.inputs if value is not None]
     return next((name for name in inputs if name not in ("", "int8")), "fp32")
@@ -95,16 +96,9 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _is_dequantized(node: ir.Node) -> bool:
-    """Whether both factors of a layer come from a DequantizeLinear."""
-    factors = list(_sources(node))[:2]
-    return len(factors) == 2 and all(maker is not None and maker.op_type == "DequantizeLinear" for maker in factors)
-
-
-def _sources(node: ir.Node) -> Iterator[ir.Node | None]:
-    """The node that computes each input, ignoring nodes that only move values."""
-    for value in node.inputs:
-        maker = value.producer() if value is not None else None
-        while maker is not None and maker.op_type in _MOVES and maker.inputs[0] is not None:
-            maker = maker.inputs[0].producer()
-        yield maker
+def _is_dequantized(value: ir.Value | None) -> bool:
+    """Whether a value comes from a DequantizeLinear, directly or through nodes that only move values."""
+    maker = value.producer() if value is not None else None
+    while maker is not None and maker.op_type in _MOVES and maker.inputs[0] is not None:
+        maker = maker.inputs[0].producer()
+    return maker is not None and maker.op_type == "DequantizeLinear"

@@ -86,11 +86,7 @@ class ShapeChange:
         }  # fmt: skip
 
     def run(self) -> bool:
-        """Rewrites the model; returns whether anything changed.
-
-        Raises:
-            UnsupportedModelError: a node does not support the new size.
-        """
+        """Rewrites the model; returns whether anything changed."""
         for node in list(self._model.graph):
             self.old.step(node)
             if node.op_type in _ELEMENTWISE:

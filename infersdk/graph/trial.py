@@ -84,7 +84,7 @@ def try_model(
     for name in shapes:
         if name not in inputs:
             raise ConfigError(f"a shape is given for {name!r}; the model's inputs are {inputs}")
-    operators = operators_for(source, custom_ops) if custom_ops or source.foreign_domains else None
+    operators = operators_for(source, custom_ops)
     for name in backends or _BACKENDS:
         started, status, detail = time.monotonic(), "ok", ""
         try:

@@ -219,12 +219,7 @@ def _with_free_batch(source: ModelSource, samples: Sequence[Sample], notes: list
 
 
 def _check(model: ModelSource, reference: Reference, tolerance: float) -> Check:
-    """Runs the model on the inputs of the source and compares the outputs.
-
-    Raises:
-        BackendUnavailableError: ONNX Runtime is not installed.
-        InferSDKError: ONNX Runtime does not load or run the model.
-    """
+    """Runs the model on the inputs of the source and compares the outputs."""
     differences: list[Difference] = []
     scaled = 0.0
     with load(model, "onnxruntime") as infer:

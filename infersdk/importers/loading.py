@@ -29,8 +29,6 @@ _PACKAGES = (
     "onnx", "onnx-ir", "torch", "onnxscript", "tensorflow", "tf2onnx", "keras", "tf-keras", "paddlepaddle",
     "paddle2onnx", "h5py",
 )  # fmt: skip
-#: Arguments of `convert()` that the other arguments of `load()` give.
-_OF_LOAD = {"external_data"}
 
 
 def converted_source(model: Any, arguments: Mapping[str, Any]) -> ModelSource:
@@ -46,7 +44,7 @@ def converted_source(model: Any, arguments: Mapping[str, Any]) -> ModelSource:
         ConfigError: `convert()` has no such argument, or it has another type.
         ModelError, BackendUnavailableError: as `convert()`.
     """
-    known = [name for name in convert.__kwdefaults__ or {} if name not in _OF_LOAD]
+    known = [name for name in convert.__kwdefaults__ or {} if name != "external_data"]  # which load() takes itself
     if unknown := sorted(set(arguments) - set(known)):
         raise ConfigError(f"convert={{{unknown[0]!r}: ...}}: the arguments are {', '.join(known)}")
     arguments = {name: argument(name, value) for name, value in arguments.items()}

@@ -30,13 +30,7 @@ _LARGEST_DESCRIPTION = 4096
 
 
 def import_paddle(request: Request) -> Imported:
-    """The importer of PaddlePaddle's inference models.
-
-    Raises:
-        ModelFormatError: a file is damaged, or the weights are missing.
-        UnsupportedModelError: paddle2onnx does not support operators of the model; the message lists them.
-        ConfigError: a shape is for an input that does not exist.
-    """
+    """The importer of PaddlePaddle's inference models."""
     source = request.source
     weights = weights_file(source)
     if weights is not None:
@@ -119,10 +113,6 @@ def check_weights(stream: BinaryIO, size: int, name: str) -> int:
     Each tensor has a version, levels of detail, another version, a description and its elements. The description is a
     protobuf message with the type (field 1) and the axes (field 2). PaddlePaddle allocates the described size without a
     check, so it is compared with the size of the file here.
-
-    Raises:
-        ModelFormatError: the file is not valid or truncated.
-        UnsupportedModelError: a tensor has an unknown element type.
     """
     offset = count = 0
 

@@ -76,13 +76,7 @@ class Work:
         self.python = python or own_interpreter()
 
     def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the worker with a request; returns its answer.
-
-        Raises:
-            BackendUnavailableError: the framework is not installed.
-            ConfigError: the interpreter cannot be started, or is another program than Python.
-            ConfigError, ModelFormatError, UnsupportedModelError: the worker reports an error.
-        """
+        """Runs the worker with a request; returns its answer."""
         (self.folder / "request.json").write_text(json.dumps(dict(request)), "utf-8")
         quiet = {
             "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -128,9 +122,6 @@ class Work:
         Args:
             request: the request, whose shapes and samples are sent.
             more: further entries for the worker.
-
-        Raises:
-            as `run()`.
         """
         answer = self.run({**request.order, **more})
         runtime, notes = str(answer["runtime"]), [str(note) for note in answer.get("notes", ())]
@@ -163,9 +154,6 @@ def worker(name: str, python: str | None = None) -> Iterator[Work]:
     Args:
         name: the name of a script in `workers`.
         python: the interpreter with the framework; None means the present one.
-
-    Raises:
-        ConfigError: `python` is None in an application that contains Python.
     """
     with tempfile.TemporaryDirectory(prefix="infersdk-convert-") as folder:
         yield Work(name, Path(folder), python)

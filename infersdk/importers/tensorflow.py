@@ -17,12 +17,7 @@ __all__ = ["import_tensorflow"]
 
 
 def import_tensorflow(request: Request) -> Imported:
-    """The importer of `.pb`, SavedModel and `.tflite`.
-
-    Raises:
-        UnsupportedModelError: tf2onnx cannot convert the model, or it has operators that access files.
-        ConfigError: sizes, inputs or outputs are missing.
-    """
+    """The importer of `.pb`, SavedModel and `.tflite`."""
     source, kind = request.source, request.source.format
     assert kind is not None
     with worker("tensorflow_export", request.python) as work:

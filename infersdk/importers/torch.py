@@ -99,12 +99,7 @@ def _export_command(source: ModelSource) -> str:
 
 
 def _check_archive(source: ModelSource) -> None:
-    """Rejects damaged archives, archives that expand too much, libraries, and code that accesses files.
-
-    Raises:
-        ModelFormatError: the archive is damaged.
-        UnsupportedModelError: the archive contains libraries or code that accesses files.
-    """
+    """Rejects damaged archives, archives that expand too much, libraries, and code that accesses files."""
     with opened_archive(source, "a PyTorch archive") as archive:
         names = archive.namelist()
         libraries = [name for name in names if name.endswith((".so", ".cubin", ".dll")) or "aotinductor" in name]
@@ -181,10 +176,6 @@ def export_in_process(
         wanted: the shape and element type of each input.
         prefix: the prefix of output names, before a number; empty leaves the names to PyTorch.
         free: the free axes of each input; None fixes all axes. The signature of the module must then be `*inputs`.
-
-    Raises:
-        ConfigError: PyTorch cannot run the module with inputs of these shapes.
-        UnsupportedModelError: PyTorch cannot export the module.
     """
     modes = {one: one.training for one in module.modules()}  # parts may have another mode than the whole
     module.eval()

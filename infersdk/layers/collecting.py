@@ -189,7 +189,8 @@ def _profile_one(
             raise ConfigError(f"backend {target.backend!r} does not report the layers that it executes")
         feeds = random_inputs(infer.input_specs, batch=settings.batch, seed=settings.seed, shapes=settings.shapes)
         for one in (plain, infer):
-            _fill(one, feeds)
+            for name, array in feeds.items():
+                np.copyto(one.inputs[name].resize(array.shape).numpy(writable=True), array)
             for _ in range(settings.warm_up):
                 one.forward()
         # Half before and half after, since the speed of a machine varies. `infersdk bench` measures `engine` likewise.
@@ -202,8 +203,3 @@ def _profile_one(
         )  # fmt: skip
         shapes = {name: array.shape for name, array in feeds.items()}
         return side, shapes, _original(infer.model) if read else None
-
-
-def _fill(infer: Infer, feeds: Mapping[str, Any]) -> None:
-    for name, array in feeds.items():
-        np.copyto(infer.inputs[name].resize(array.shape).numpy(writable=True), array)

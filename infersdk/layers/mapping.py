@@ -132,10 +132,8 @@ class _Claims:
         for i, layer in enumerate(self.layers):
             if layer.role != "compute":
                 continue
-            exact = {node for name in layer.sources if (node := self.graph.find(name)) is not None}
-            exact |= {
-                node for name in layer.sources if (node := self.graph.find(name.removeprefix("node_of_"))) is not None
-            }
+            names = {*layer.sources, *(name.removeprefix("node_of_") for name in layer.sources)}
+            exact = {node for name in names if (node := self.graph.find(name)) is not None}
             self._claim(i, exact)
             if not exact:
                 self._claim(i, [n for t in layer.outputs if (n := self.graph.maker.get(t.name)) is not None])

@@ -225,7 +225,10 @@ def _plain_side(side: LayerSide) -> dict[str, Any]:
 
 def make_rows(graph: OriginalGraph, sides: Sequence[LayerSide]) -> tuple[LayerRow, ...]:
     """The rows: nodes that share a layer on any side, then added layers by role."""
-    rows = [_row(nodes, sides) for nodes in _groups(graph, sides)]
+    rows = []
+    for nodes in _groups(graph, sides):
+        layers = tuple(tuple(sorted({i for node in nodes for i in side.layers_of[node]})) for side in sides)
+        rows.append(LayerRow(nodes, layers, _seconds(sides, layers)))
     claimed = [{layer for layers in side.layers_of for layer in layers} for side in sides]
     for role in ("compute", "reformat", "synchronise"):
         layers = tuple(
@@ -235,11 +238,6 @@ def make_rows(graph: OriginalGraph, sides: Sequence[LayerSide]) -> tuple[LayerRo
         if any(layers):
             rows.append(LayerRow((), layers, _seconds(sides, layers), role))
     return tuple(rows)
-
-
-def _row(nodes: tuple[int, ...], sides: Sequence[LayerSide]) -> LayerRow:
-    layers = tuple(tuple(sorted({i for node in nodes for i in side.layers_of[node]})) for side in sides)
-    return LayerRow(nodes, layers, _seconds(sides, layers))
 
 
 def _seconds(sides: Sequence[LayerSide], layers: Sequence[Sequence[int]]) -> tuple[float | None, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -147,11 +147,16 @@ class _Graph:
         self.order = list(values)
         # Rounding errors of single values average out, so the input of a GlobalAveragePool can be quantised.
         self.averages = [node for node in graph if node.op_type == "GlobalAveragePool"]
-        # The names of the layers before the tail, of the averages, and of all nodes that they depend on.
-        self.body = {node.name or "" for node in (*self.layers, *self.averages) if node.name not in self.tail}
-        for node in reversed(graph):
-            if any(reader.name in self.body for reader in node.successors()):
-                self.body.add(node.name or "")
+        # The layers before the tail, the averages, and all nodes that they depend on.
+        self.body = self._with_makers(one.name for one in (*self.layers, *self.averages) if one.name not in self.tail)
+
+    def _with_makers(self, names: Iterable[str | None]) -> set[str]:
+        """The names of nodes and of all nodes that they depend on."""
+        result = {name or "" for name in names}
+        for name in reversed(self.nodes):
+            if any(reader.name in result for reader in self.nodes[name].successors()):
+                result.add(name)
+        return result
 
     def _left(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
         """The layers that stay in floating point by default, with the reason."""
@@ -196,13 +201,8 @@ class _Graph:
         They begin with a layer that is slower in 8 bits, and no layer after it gains much from 8 bits.
         """
         layers = {node.name or "": node for node in self.layers if node.name not in floating}
-        inner, last = set[str](), set[str]()
-        for name in reversed(self.nodes):
-            readers = {use.name for use in self.nodes[name].successors()}
-            if readers & inner or (name in layers and not self._has_few(layers[name], scheme.least_products)):
-                inner.add(name)
-            elif name in layers:
-                last.add(name)
+        gaining = (name for name, node in layers.items() if not self._has_few(node, scheme.least_products))
+        last = layers.keys() - self._with_makers(gaining)
         left: dict[str, str] = {}
         behind = set[str]()
         for name, node in self.nodes.items():

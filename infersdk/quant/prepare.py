@@ -28,13 +28,7 @@ MIN_OPSET = 13
 
 
 def prepare(path: str | os.PathLike[str]) -> ir.Model:
-    """Reads and prepares a model. Each node gets a name. Results differ by rounding only.
-
-    Raises:
-        ModelNotFoundError, ModelFormatError: the file does not exist or is not an ONNX model.
-        UnsupportedModelError: the model is quantised, is not FP32, or ONNX Runtime cannot load it.
-        BackendUnavailableError: the `onnx`, `onnx_ir` or `onnxruntime` package is not installed.
-    """
+    """Reads and prepares a model. Each node gets a name. Results differ by rounding only."""
     model = read_model(path)
     precision = precision_of(model)
     if precision == "int8":

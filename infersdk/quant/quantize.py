@@ -93,12 +93,7 @@ def quantize(
 def quantized_model(
     planned: Plan, table: CalibrationTable, *, bias_correction: bool | None = None
 ) -> tuple[ir.Model, QuantizationRecord]:
-    """The quantised graph, and the record in its metadata. The model of the plan is not changed.
-
-    Raises:
-        CalibrationError: the table lacks an activation, or the means of an activation have another number of channels.
-        ConfigError: `bias_correction` is of another type.
-    """
+    """The quantised graph, and the record in its metadata. The model of the plan is not changed."""
     scheme = planned.scheme
     corrects = table.bias_correction if bias_correction is None else bias_correction
     if not isinstance(corrects, bool):

@@ -88,11 +88,7 @@ class SearchReport:
 
 
 def check_limits(max_drop: float, max_score_shift: float | None) -> None:
-    """Checks the limits of a search.
-
-    Raises:
-        ConfigError: a limit is not a number in its range.
-    """
+    """Checks the limits of a search."""
     if not (isinstance(max_drop, Real) and 0 <= max_drop <= 100):
         raise ConfigError(f"max_drop must be a percentage from 0 to 100, not {max_drop!r}")
     if max_score_shift is not None and not (isinstance(max_score_shift, Real) and max_score_shift >= 0):

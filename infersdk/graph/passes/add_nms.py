@@ -129,12 +129,7 @@ def _give(graph: ir.Graph, found: tuple[ir.Value, ...]) -> None:
 
 
 def head_output(model: ir.Model, head: str, results: Collection[str]) -> ir.Value:
-    """The output of a detector to which an NMS with the outputs `results` is appended.
-
-    Raises:
-        ConfigError: the head is unknown.
-        UnsupportedModelError: the model has not one output with three axes, or a value with a name in `results`.
-    """
+    """The output of a detector to which an NMS with the outputs `results` is appended."""
     if head not in HEADS:
         raise ConfigError(f"unknown head {head!r}; use one of {', '.join(HEADS)}")
     outputs = list(model.graph.outputs)
@@ -158,12 +153,7 @@ def require_detector(model: ir.Model) -> None:
 
 
 def input_size(model: ir.Model) -> tuple[int, int]:
-    """The (width, height) of the image input.
-
-    Raises:
-        ConfigError: there is no image input, or several.
-        UnsupportedModelError: the size is free.
-    """
+    """The (width, height) of the image input."""
     value, axis = image_input(model)
     height, width = (fixed(dim) for dim in list(value.shape or ())[axis : axis + 2])
     if height is None or width is None:

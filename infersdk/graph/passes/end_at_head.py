@@ -108,11 +108,7 @@ def _find(proto: Any) -> tuple[RawHead, GraphEnd]:
 
 
 def _images(proto: Any) -> Any:
-    """The image input.
-
-    Raises:
-        UnprovenError: there is no single image input.
-    """
+    """The image input."""
     weights = {one.name for one in proto.graph.initializer}
     inputs = [one for one in proto.graph.input if one.name not in weights]
     if len(inputs) != 1 or len(inputs[0].type.tensor_type.shape.dim) != 4:

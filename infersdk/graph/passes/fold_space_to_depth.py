@@ -113,20 +113,20 @@ def _view_of(value: ir.Value) -> _Blocks | None:
 
 def _slices(node: ir.Node) -> dict[int, tuple[int, int]] | None:
     """The start and the step along the height (0) and width (1); None for Slices of channels or with an early end."""
-    rank = len(node.inputs[0].shape) if node.inputs[0] is not None and node.inputs[0].shape is not None else 0
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
     arrays = [constant_of(value) for value in node.inputs[1:]]
-    if rank != 4 or len(arrays) < 2 or any(array is None for array in arrays):
+    if shape is None or len(shape) != 4 or len(arrays) < 2 or any(array is None for array in arrays):
         return None
     starts, ends, *rest = ([int(number) for number in array.reshape(-1)] for array in arrays if array is not None)
     axes = rest[0] if rest else list(range(len(starts)))
     steps = rest[1] if len(rest) > 1 else [1] * len(starts)
     result = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        size = node.inputs[0].shape[axis % rank] if node.inputs[0] is not None and node.inputs[0].shape else None
+        size = shape[axis % 4]
         whole = end >= (size if isinstance(size, int) else _ENDLESS)
-        if axis % rank < 2 or start < 0 or step < 1 or not whole:
+        if axis % 4 < 2 or start < 0 or step < 1 or not whole:
             return None
-        result[axis % rank - 2] = (start, step)
+        result[axis % 4 - 2] = (start, step)
     return result
 
 

@@ -71,11 +71,7 @@ class ResizeInput(Pass):
 
 
 def image_input(model: ir.Model) -> tuple[ir.Value, int]:
-    """The image input, and the axis of its height: [n, 3, h, w] or [n, h, w, 3].
-
-    Raises:
-        ConfigError: there is no image input, or several.
-    """
+    """The image input, and the axis of its height: [n, 3, h, w] or [n, h, w, 3]."""
     result = []
     for value in data_inputs(model):
         if value.shape is not None and len(value.shape) == 4:

@@ -58,12 +58,7 @@ _LAMBDA = "Lambda contains Python bytecode, and code in files is never executed;
 
 
 def clean_configuration(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration of a model without settings for training.
-
-    Raises:
-        UnsupportedModelError: the configuration names other classes or functions; the message lists all of them.
-        ModelFormatError: the configuration is nested too deeply.
-    """
+    """The configuration of a model without settings for training."""
     kind = config["class_name"]
     if kind not in MODELS:
         raise UnsupportedModelError(
@@ -119,8 +114,7 @@ def _function(kind: str, config: Any) -> str:
     """The name of the TensorFlow function that a layer calls."""
     if not isinstance(config, dict):
         return ""
+    if kind != "TensorFlowOpLayer":
+        return str(config.get("function"))
     node = config.get("node_def")
-    found = (
-        (node.get("op") if isinstance(node, dict) else None) if kind == "TensorFlowOpLayer" else config.get("function")
-    )
-    return str(found)
+    return str(node.get("op") if isinstance(node, dict) else None)

@@ -39,14 +39,7 @@ _REACHING = frozenset({
 
 
 def import_h5(request: Request) -> Imported:
-    """The importer of `.h5` files, which are converted from a copy without code.
-
-    Raises:
-        BackendUnavailableError: no framework for the file is installed.
-        ConfigError: the shapes do not fit the inputs.
-        UnsupportedModelError: the file contains code, or no framework can convert it.
-        ModelFormatError: the file is damaged.
-    """
+    """The importer of `.h5` files, which are converted from a copy without code."""
     with worker("keras_export", request.python) as work:
         version = write_copy(request.source, work.folder / "model.h5")
         return work.export(request, model="model.h5", version=version)
@@ -106,12 +99,7 @@ def check_configuration(value: Any, depth: int = 0) -> None:
 
 
 def write_copy(source: ModelSource, path: Path) -> str:
-    """Writes a copy with a cleaned configuration and only the weights; returns the version of Keras that wrote it.
-
-    Raises:
-        UnsupportedModelError: there is no architecture, or it contains code.
-        ModelFormatError: the file is damaged, refers to other files, or expands too much.
-    """
+    """Writes a copy with a cleaned configuration and only the weights; returns the version of Keras that wrote it."""
     import h5py
 
     name = str(source)

@@ -16,14 +16,7 @@ __all__ = ["import_pnnx"]
 
 
 def import_pnnx(request: Request) -> Imported:
-    """The importer of `.pnnx.param` files.
-
-    Raises:
-        ConfigError: a shape is missing or differs from that in the file, or PyTorch cannot run the graph.
-        UnsupportedModelError: operators are unknown, or PyTorch cannot export the graph.
-        ModelFormatError: the file is damaged.
-        BackendUnavailableError: PyTorch is not installed.
-    """
+    """The importer of `.pnnx.param` files."""
     graph = PnnxGraph.read(request.source)
     module = as_module(graph)
     from ..torch import export_in_process

@@ -497,9 +497,6 @@ def _ranges(one: Operator, rank: int, given: Mapping[str, Any]) -> Iterator[tupl
 
     Args:
         given: inputs by name, such as `start` or `ends`, which replace parameters.
-
-    Raises:
-        ModelFormatError: the lists have different lengths, or an axis does not exist.
     """
     values = one.params | {name: value for name, value in given.items() if value is not None}
     if "dim" in one.params:

@@ -68,9 +68,7 @@ def answer_request(folder: Path, run: Callable[[Path, dict[str, Any]], dict[str,
 
 def first_line(error: BaseException) -> str:
     """The first line of a message and the reason from a later line or from the cause."""
-    lines = _lines(error)
-    text = lines[0] if lines else type(error).__name__
-    cause = error
+    text, cause = _lines(error)[0], error
     while cause.__cause__ is not None:
         cause = cause.__cause__
     reason = reason_of(cause)
@@ -81,7 +79,7 @@ def reason_of(error: BaseException) -> str:
     """The line of a message with the reason: the last line that names an error, otherwise the first line."""
     lines = _lines(error)
     named = [line for line in lines if _NAMES_ERROR.match(line)]
-    return ((named or lines or [type(error).__name__])[-1 if named else 0])[:300]
+    return (named[-1] if named else lines[0])[:300]
 
 
 #: A line such as `RuntimeError: ...`, or PaddlePaddle's `(InvalidArgument) ...`.
@@ -89,9 +87,9 @@ _NAMES_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception): |\((Invalid|Unavailabl
 
 
 def _lines(error: BaseException) -> list[str]:
-    """The non-empty lines of a message without colour codes."""
+    """The non-empty lines of a message without colour codes; the name of the error if there are none."""
     plain = re.sub(r"\x1b\[[\d;]*m", "", str(error))
-    return [line.strip() for line in plain.splitlines() if line.strip()]
+    return [line.strip() for line in plain.splitlines() if line.strip()] or [type(error).__name__]
 
 
 def leaves(value: Any) -> list[Any]:
@@ -106,9 +104,6 @@ def leaves(value: Any) -> list[Any]:
 def shapes_by_input(names: Sequence[str], given: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """The given shapes (`name`, `sizes`, `dtype`, `of_sample`) by input. Those without a name belong to the next input
     in order.
-
-    Raises:
-        RefusedError: an input does not exist, or there are more shapes than inputs.
     """
     shapes = list(given)
     result = {one["name"]: one for one in shapes if one["name"]}
@@ -185,9 +180,6 @@ def drawn_arrays(
 
     Random floats are normally distributed, and in the last round from [0, 1). Integers are 0 or 1 in the first round,
     then 0 to 9. With `below`, all types have integers, which are smaller than this number.
-
-    Raises:
-        RefusedError: the type of an input does not hold its sample.
     """
     import numpy as np
 
@@ -235,29 +227,19 @@ def run_rounds(
     run: Callable[[list[Any]], Iterable[Any]],
     below: int | None = None,
 ) -> None:
-    """Runs the source on the inputs of each round, and writes these with the results. One round if none is random.
+    """Runs the source on the inputs of each round, and writes these with the results. One round if none is random."""
+    import numpy as np
 
-    Raises:
-        RefusedError: a sample is for an input that does not exist.
-    """
     check_names(request["samples"], names)
     rounds = ROUNDS if set(names) - set(request["samples"]) else 1
     for number in range(rounds if request["check"] else 0):
         arrays = drawn_arrays(names, shapes, dtypes, request["samples"], number, below)
-        save_sample(folder, number, arrays, run(arrays))
-
-
-def save_sample(folder: Path, number: int, inputs: Iterable[Any], outputs: Iterable[Any]) -> None:
-    """Writes the arrays of a round."""
-    import numpy as np
-
-    for side, arrays in (("inputs", inputs), ("outputs", outputs)):
-        named: dict[str, Any] = {f"a{i}": np.asarray(array) for i, array in enumerate(arrays)}
-        np.savez(folder / f"{side}{number}.npz", **named)
+        np.savez(folder / f"outputs{number}.npz", *run(arrays))
+        np.savez(folder / f"inputs{number}.npz", *arrays)
 
 
 def load_arrays(path: Path) -> list[Any]:
     import numpy as np
 
     with np.load(path, allow_pickle=False) as file:
-        return [file[f"a{i}"] for i in range(len(file.files))]
+        return [file[f"arr_{i}"] for i in range(len(file.files))]

@@ -47,18 +47,11 @@ def least_rows(model: Any) -> int | None:
     )
 
 
-def check_onnx(path: Path, inputs: int) -> None:
-    """Raises an error if a file is not valid ONNX or has another number of inputs."""
-    import onnx
+def describe_ends(path: Path, inputs: int, names: Sequence[str], shapes: Sequence[Sequence[int | None]]) -> None:
+    """Sets the names and shapes of the outputs of an ONNX file, and the name `batch` for a free batch.
 
-    onnx.checker.check_model(str(path), full_check=True)
-    taken = [one.name for one in onnx_inputs(path)[0]]
-    if len(taken) != inputs:
-        raise ValueError(f"the ONNX model has the inputs {', '.join(taken)}, and the source has {inputs} inputs")
-
-
-def describe_ends(path: Path, names: Sequence[str], shapes: Sequence[Sequence[int | None]]) -> None:
-    """Sets the names and shapes of the outputs of an ONNX file, and the name `batch` for a free batch."""
+    Raises an error if the file is not valid ONNX or has another number of inputs.
+    """
     import onnx
 
     model = onnx.load(str(path))
@@ -74,6 +67,10 @@ def describe_ends(path: Path, names: Sequence[str], shapes: Sequence[Sequence[in
         if sizes and not sizes[0].HasField("dim_value"):
             sizes[0].dim_param = "batch"
     onnx.save(model, str(path))
+    onnx.checker.check_model(str(path), full_check=True)
+    taken = [one.name for one in onnx_inputs(path)[0]]
+    if len(taken) != inputs:
+        raise ValueError(f"the ONNX model has the inputs {', '.join(taken)}, and the source has {inputs} inputs")
 
 
 # ---- tf_keras and tf2onnx ----
@@ -100,8 +97,7 @@ def convert_tf_keras(folder: Path, request: dict[str, Any], target: Path) -> dic
     signature = [tf.TensorSpec(one.shape, one.dtype, name=name) for one, name in zip(model.inputs, names, strict=True)]
     tf2onnx.convert.from_function(tf.function(call), input_signature=signature, opset=TF_OPSET, output_path=str(target))
     shapes = [one.shape.as_list() for one in model.outputs]
-    describe_ends(target, output_names(model.output_names), shapes)
-    check_onnx(target, len(names))
+    describe_ends(target, len(names), output_names(model.output_names), shapes)
     return {
         "runtime": f"tf_keras {tf_keras.__version__}",
         "notes": [f"by tf_keras {tf_keras.__version__} and tf2onnx {tf2onnx.__version__}"],
@@ -120,11 +116,7 @@ _HARD_SIGMOID = "hard_sigmoid_of_keras_2"
 
 
 def for_keras_3(value: Any, within: str = "") -> Any:
-    """Converts a configuration of Keras 2 for Keras 3.
-
-    Raises:
-        RefusedError: the results of Keras 3 differ.
-    """
+    """Converts a configuration of Keras 2 for Keras 3."""
     if isinstance(value, list):
         return [for_keras_3(inner) for inner in value]
     if value == "hard_sigmoid" and within.endswith("activation"):
@@ -184,8 +176,7 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
 
     def export(exporter: Callable[..., Any]) -> None:
         exporter(module, example, names, str(target), outputs)
-        describe_ends(target, outputs, [result.shape for result in results])
-        check_onnx(target, len(names))
+        describe_ends(target, len(names), outputs, [result.shape for result in results])
 
     notes = [
         f"by Keras {keras.__version__} on PyTorch {torch.__version__}",

@@ -69,13 +69,11 @@ class Model:
                 f"the model has operators that access external resources: {', '.join(reaching)}", "unsupported"
             )
 
-    @contextlib.contextmanager
-    def guard(self) -> Iterator[None]:
-        """The context for programs of the old representation."""
+    def guard(self) -> Any:
+        """A context for programs of the old representation."""
         import paddle
 
-        with paddle.pir_utils.OldIrGuard() if self.old else contextlib.nullcontext():
-            yield
+        return paddle.pir_utils.OldIrGuard() if self.old else contextlib.nullcontext()
 
     def operators(self) -> Counter[str]:
         """The number of occurrences of each operator, including nested blocks."""

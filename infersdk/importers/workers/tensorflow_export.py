@@ -22,9 +22,10 @@ REACHING = re.compile(
 SAVING = re.compile(r"MergeV2Checkpoints|Save(V2|Slices)?|Restore(V2|Slice)?|ShardedFilename")
 
 
-def check_operators(nodes: Any, saved: bool) -> None:
+def check_operators(definition: Any, saved: bool) -> None:
     """Raises RefusedError for a graph with operators that access external resources."""
-    names = {node.op for node in nodes}
+    nodes = (definition.node, *(function.node_def for function in definition.library.function))
+    names = {node.op for part in nodes for node in part}
     reaching = sorted(name for name in names if REACHING.fullmatch(name) or (not saved and SAVING.fullmatch(name)))
     if reaching:
         raise RefusedError(
@@ -41,17 +42,13 @@ def graph_ends(graph: Any, definition: Any, request: dict[str, Any]) -> tuple[li
     Only the first result of a batch normalisation counts; the others are for training.
     """
     names = [node.name for node in definition.node]
-    inputs = list(request["inputs"]) or [
-        f"{node.name}:0"
-        for node in definition.node
-        if node.op in ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
-    ]
+    placeholders = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
+    inputs = list(request["inputs"]) or [f"{node.name}:0" for node in definition.node if node.op in placeholders]
     taken = {source.lstrip("^").partition(":")[0] for node in definition.node for source in node.input}
-    silent = ("Const", "Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
     outputs = list(request["outputs"]) or [
         tensor.name
         for node in definition.node
-        if node.name not in taken and node.op not in silent
+        if node.name not in taken and node.op not in ("Const", *placeholders)
         for tensor in graph.get_operation_by_name(node.name).outputs[: 1 if "BatchNorm" in node.op else None]
     ]
     inputs, outputs = ([name if ":" in name else f"{name}:0" for name in side] for side in (inputs, outputs))
@@ -73,7 +70,7 @@ def convert_graph(folder: Path, request: dict[str, Any], target: Path) -> dict[s
         definition.ParseFromString(Path(request["model"]).read_bytes())
     except Exception as error:
         raise RefusedError(f"the file is not a TensorFlow graph: {error}", "format") from None
-    check_operators([*definition.node, *(n for f in definition.library.function for n in f.node_def)], saved=False)
+    check_operators(definition, saved=False)
     graph = tf.Graph()
     with graph.as_default():
         try:
@@ -122,8 +119,7 @@ def convert_saved_model(folder: Path, request: dict[str, Any], target: Path) -> 
     except Exception as error:
         raise RefusedError(f"the file is not a SavedModel: {error}", "format") from None
     for graph in saved.meta_graphs:
-        definition = graph.graph_def
-        check_operators([*definition.node, *(n for f in definition.library.function for n in f.node_def)], saved=True)
+        check_operators(graph.graph_def, saved=True)
     try:
         loaded = tf.saved_model.load(str(path))
     except Exception as error:

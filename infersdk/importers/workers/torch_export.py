@@ -143,9 +143,6 @@ def run_module(
     Args:
         wanted: the shape and element type of each input.
         below: see `drawn_arrays`.
-
-    Raises:
-        RefusedError: it fails, and the message contains PyTorch's reason; or it returns no tensors.
     """
     import torch
 
@@ -181,11 +178,7 @@ def arrays(results: Any) -> list[Any]:
 
 
 def export_first(*exporters: tuple[str, Callable[[], str | None]]) -> list[str]:
-    """Exports with the first exporter that does not fail. Returns notes: its own, and its name unless it is the first.
-
-    Raises:
-        RefusedError: all of them fail.
-    """
+    """Exports with the first exporter that does not fail; returns its note, and its name unless it is the first."""
     failures: list[str] = []
     for name, export in exporters:
         try:

@@ -86,8 +86,6 @@ class Classifier(VisionModel[Classifications]):
             return Recognition.nearly(f"its file leaves open whether its output {name!r} is a row of classes")
         return Recognition.yes("a classifier")
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         stated = self._stated
         shorter = min(input.size)
@@ -128,8 +126,6 @@ class Classifier(VisionModel[Classifications]):
             class_ids, best = topk(row, min(self.top_k, row.size), softmax=softmax)
             results.append(Classifications(class_ids, best, self.class_names))
         return results
-
-    # ---- the output ----
 
     def _pixels(self) -> dict[str, Any]:
         """The normalisation of pixels, as `PRESETS` have it."""

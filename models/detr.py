@@ -94,8 +94,6 @@ class DETR(Detector):
             )
         return Recognition.yes(family)
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         pixels = pixel_options(input, PRESETS[self.preset or self.normalization], preset=self.preset)
         return Preprocessor.stretch(input, channel_order=self.channel_order, **pixels)
@@ -137,8 +135,6 @@ class DETR(Detector):
         if (wanted := self._wanted()) is None:
             return scores
         return np.where(np.isin(np.arange(scores.shape[1]), wanted), scores, np.float32(0))
-
-    # ---- the outputs ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         names = query_outputs(shapes)

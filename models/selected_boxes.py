@@ -91,8 +91,6 @@ class SelectedBoxes(Detector):
             return Recognition.nearly(f"{why}, and the file does not give the scale of its boxes", layout.family)
         return Recognition.yes(layout.family)
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         if self._layout.bordered:
             return nas_preprocessor(input, self.channel_order)
@@ -115,8 +113,6 @@ class SelectedBoxes(Detector):
         if self._layout.fractions:
             xyxy = xyxy * np.tile(np.array(geometry.canvas, np.float32), 2)
         return self._detections_of(xyxy, scores[chosen], numbers[chosen], geometry, stats)
-
-    # ---- the outputs ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         """The outputs name their classes: how many there are stays open."""

@@ -186,8 +186,6 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
         return None if is_integer(infer.output_specs[0].dtype) else super().device_postprocess(infer, capacity)
 
-    # ---- the output ----
-
     @property
     def gives_logits(self) -> bool:
         """Whether a single class is a logit."""

@@ -90,8 +90,6 @@ class SSD(Detector):
             "nothing in the file says that its first class is the background, and how it wants its pixels", family
         )
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         scale, bias = (1.0, 0.0) if input.dtype == "uint8" else (1 / 128, -127 / 128)
         return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale, bias=bias)
@@ -114,8 +112,6 @@ class SSD(Detector):
     def to_pixels(self, boxes: npt.NDArray[np.float32], geometry: Geometry) -> npt.NDArray[np.float32]:
         """Boxes (N, 4) of the output in pixels of the canvas."""
         return boxes * np.tile(np.array(geometry.canvas, np.float32), 2)
-
-    # ---- the outputs ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         names = box_outputs(shapes)

@@ -173,7 +173,8 @@ class Classifier(VisionModel[Classifications]):
             )
         if not rows.any() or not np.isfinite(rows).all():  # these may be scores of any kind
             return
-        probabilities = all(map(_are_probabilities, rows))
+        sums = rows.sum(axis=1, dtype=np.float64)
+        probabilities = bool(rows.min() >= 0 and (np.abs(sums - 1) < 1e-3).all())
         if lies_in_unit(rows) and not probabilities:
             raise UnsupportedModelError(
                 f"its output reaches from {rows.min():.4g} to {rows.max():.4g} in its first run: these are scores that "
@@ -181,7 +182,3 @@ class Classifier(VisionModel[Classifications]):
                 "each other"
             )
         self._learned.probabilities = probabilities
-
-
-def _are_probabilities(row: np.ndarray[tuple[int], np.dtype[np.floating]]) -> bool:
-    return bool(row.min() >= 0 and abs(float(row.sum(dtype=np.float64)) - 1) < 1e-3)

@@ -110,7 +110,6 @@ class Classifier(VisionModel[Classifications]):
             input,
             input.transform(**pixel_options(input, self._pixels(), **given)),
             geometry,
-            self.channel_order,
             interpolation=self.interpolation or stated.get("interpolation", "bilinear"),
         )
 

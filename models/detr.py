@@ -99,7 +99,7 @@ class DETR(Detector):
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         pixels = pixel_options(input, PRESETS[self.preset or self.normalization], preset=self.preset)
-        return Preprocessor.stretch(input, channel_order=self.channel_order, **pixels)
+        return Preprocessor.stretch(input, **pixels)
 
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         logits, boxes = (outputs[name].astype(np.float32, copy=False) for name in (self._logits, self._boxes))

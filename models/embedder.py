@@ -61,7 +61,7 @@ class Embedder(VisionModel[Embedding]):
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         make: Callable[..., Preprocessor] = getattr(Preprocessor, self.fit)
-        return make(input, channel_order=self.channel_order, **pixel_options(input, PRESETS[self.preset]))
+        return make(input, **pixel_options(input, PRESETS[self.preset]))
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Embedding]:
         output = outputs[self.network.output_specs[0].name]

@@ -57,7 +57,7 @@ class PresetInput(VisionModel[Result]):
                 'nothing in the file says how it wants its pixels; give preset="unit" for 0 to 1, preset="imagenet", '
                 'preset="inception" for -1 to 1, preset="centred" for -0.5 to 0.5, or preset="caffe"'
             )
-        return make(input, channel_order=self.channel_order, **pixel_options(input, PRESETS[preset or "unit"]))
+        return make(input, **pixel_options(input, PRESETS[preset or "unit"]))
 
 
 def plane_rows(maps: npt.NDArray[Any]) -> npt.NDArray[Any]:

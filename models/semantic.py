@@ -262,7 +262,7 @@ class TwinLiteNet(_MapModel[ClassMaps]):
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale)
+        return Preprocessor.stretch(input, order="rgb", scale=scale)
 
     def map_layout(self, name: str) -> Layout:
         return "chw"

@@ -71,9 +71,7 @@ class YuNet(Detector):
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         if any(side % STRIDES[-1] for side in input.size):
             raise ConfigError(f"size is {input.size[0]} x {input.size[1]}; use multiples of {STRIDES[-1]}")
-        return Preprocessor.letterbox(
-            input, channel_order=self.channel_order, centred=False, order="bgr", fill=0, scale=1.0
-        )
+        return Preprocessor.letterbox(input, centred=False, order="bgr", fill=0, scale=1.0)
 
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         classes, objects, boxes, points = (  # with a row for each cell

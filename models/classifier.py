@@ -86,8 +86,6 @@ class Classifier(VisionModel[Classifications]):
             return Recognition.nearly(f"its file leaves open whether its output {name!r} is a row of classes")
         return Recognition.yes("a classifier")
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         stated = self._stated
         shorter = min(input.size)
@@ -112,7 +110,6 @@ class Classifier(VisionModel[Classifications]):
             input,
             input.transform(**pixel_options(input, self._pixels(), **given)),
             geometry,
-            self.channel_order,
             interpolation=self.interpolation or stated.get("interpolation", "bilinear"),
         )
 
@@ -128,8 +125,6 @@ class Classifier(VisionModel[Classifications]):
             class_ids, best = topk(row, min(self.top_k, row.size), softmax=softmax)
             results.append(Classifications(class_ids, best, self.class_names))
         return results
-
-    # ---- the output ----
 
     def _pixels(self) -> dict[str, Any]:
         """The normalisation of pixels, as `PRESETS` have it."""
@@ -177,7 +172,8 @@ class Classifier(VisionModel[Classifications]):
             )
         if not rows.any() or not np.isfinite(rows).all():  # these may be scores of any kind
             return
-        probabilities = all(map(_are_probabilities, rows))
+        sums = rows.sum(axis=1, dtype=np.float64)
+        probabilities = bool(rows.min() >= 0 and (np.abs(sums - 1) < 1e-3).all())
         if lies_in_unit(rows) and not probabilities:
             raise UnsupportedModelError(
                 f"its output reaches from {rows.min():.4g} to {rows.max():.4g} in its first run: these are scores that "
@@ -185,7 +181,3 @@ class Classifier(VisionModel[Classifications]):
                 "each other"
             )
         self._learned.probabilities = probabilities
-
-
-def _are_probabilities(row: np.ndarray[tuple[int], np.dtype[np.floating]]) -> bool:
-    return bool(row.min() >= 0 and abs(float(row.sum(dtype=np.float64)) - 1) < 1e-3)

@@ -15,7 +15,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
@@ -31,8 +31,6 @@ else:
 
 
 __all__ = ["UNCHECKED", "Declared", "Fraction", "annotation", "argument", "nearest_setting", "unknown_setting"]
-
-T = TypeVar("T")
 
 #: The type of a setting from 0 to 1.
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]

@@ -140,7 +140,7 @@ class RowDetector(Detector):
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=scale)
+        return Preprocessor.letterbox(input, order="rgb", fill=114, scale=scale)
 
 
 def finite_rows(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from ..image import Geometry
 
+    #: Queries, and the class and score of each.
+    Candidates = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]
+
 __all__ = ["DETR", "RFDETR", "RTDETR", "RFDETRSeg", "UltralyticsRTDETR"]
 
 #: Logits and boxes of detectors with queries, as exporters call them: transformers, DETR's authors, RF-DETR.
@@ -94,11 +97,9 @@ class DETR(Detector):
             )
         return Recognition.yes(family)
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         pixels = pixel_options(input, PRESETS[self.preset or self.normalization], preset=self.preset)
-        return Preprocessor.stretch(input, channel_order=self.channel_order, **pixels)
+        return Preprocessor.stretch(input, **pixels)
 
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         logits, boxes = (outputs[name].astype(np.float32, copy=False) for name in (self._logits, self._boxes))
@@ -118,27 +119,19 @@ class DETR(Detector):
         """Further columns of `Detections` from the outputs of an image, for these queries."""
         return {}
 
-    def candidates(
-        self, logits: npt.NDArray[np.float32]
-    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
-        """The queries whose score is above `conf`, their classes and scores.
+    def candidates(self, logits: npt.NDArray[np.float32]) -> Candidates:
+        """The queries that may be boxes, with their classes and scores.
 
         Args:
             logits: (queries, classes) of one image.
         """
-        scores = self._of_wanted(softmax(logits)[:, :-1])
-        best = scores.argmax(axis=1)
-        scores = scores[np.arange(len(scores)), best]
-        queries = np.flatnonzero(scores > self.conf)
-        return queries, best[queries], scores[queries]
+        return self._best_classes(softmax(logits)[:, :-1])
 
-    def _of_wanted(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """The scores (queries, classes), with 0 for classes that do not count: each query takes one that does."""
-        if (wanted := self._wanted()) is None:
-            return scores
-        return np.where(np.isin(np.arange(scores.shape[1]), wanted), scores, np.float32(0))
-
-    # ---- the outputs ----
+    def _best_classes(self, scores: npt.NDArray[np.float32]) -> Candidates:
+        """Each query with the best class of those that count, and its score, by the scores (queries, classes)."""
+        if (wanted := self._wanted()) is not None:
+            scores = np.where(np.isin(np.arange(scores.shape[1]), wanted), scores, np.float32(0))
+        return np.arange(len(scores)), scores.argmax(axis=1), scores.max(axis=1)
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         names = query_outputs(shapes)
@@ -194,9 +187,7 @@ class RTDETR(DETR):
     no_object: ClassVar[int] = 0
     normalization: ClassVar[str] = "unit"
 
-    def candidates(
-        self, logits: npt.NDArray[np.float32]
-    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+    def candidates(self, logits: npt.NDArray[np.float32]) -> Candidates:
         with np.errstate(over="ignore"):  # exp of a large number is infinite, and the score 0
             scores = (1 / (1 + np.exp(-logits))).astype(np.float32, copy=False)
         queries, classes = np.nonzero(scores > self.conf)
@@ -298,11 +289,8 @@ class UltralyticsRTDETR(RTDETR):
         rows = outputs[self._output]
         return super().postprocess({self._boxes: rows[..., :4], self._logits: rows[..., 4:]}, geometries)
 
-    def candidates(
-        self, logits: npt.NDArray[np.float32]
-    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
-        scores = self._of_wanted(logits)
-        return np.arange(len(scores)), scores.argmax(axis=1), scores.max(axis=1)
+    def candidates(self, logits: npt.NDArray[np.float32]) -> Candidates:
+        return self._best_classes(logits)
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         self._output, shape = next((name, shape) for name, shape in shapes.items() if len(shape) == 3)

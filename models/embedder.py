@@ -59,17 +59,13 @@ class Embedder(VisionModel[Embedding]):
             return Recognition.nearly("its values may be those of classes")
         return Recognition.yes("a model that gives vectors")
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         make: Callable[..., Preprocessor] = getattr(Preprocessor, self.fit)
-        return make(input, channel_order=self.channel_order, **pixel_options(input, PRESETS[self.preset]))
+        return make(input, **pixel_options(input, PRESETS[self.preset]))
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Embedding]:
         output = outputs[self.network.output_specs[0].name]
         return Embedding.of_rows(output.reshape(len(output), -1)[: len(geometries)])
-
-    # ---- the output ----
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         check_finite(*next(iter(outputs.items())))

@@ -56,8 +56,6 @@ class EndToEnd(RowDetector):
     def extra_values(self, outputs: Mapping[str, npt.NDArray[Any]], boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return outputs[self._output][boxes["row"], 6:].astype(np.float32)
 
-    # ---- postprocessing ----
-
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         chosen, rows, stats = self._choose(outputs[self._output])
         result = self._detections_of(rows[:, :4], rows[:, 4], np.rint(rows[:, 5]), geometry, stats)
@@ -71,8 +69,6 @@ class EndToEnd(RowDetector):
         values = rows[:, [0, 1, 2, 3, 5, *self.further_coordinates]]
         chosen, stats = best_boxes(values, rows[:, 4], np.rint(rows[:, 5]), self.conf, self._wanted(), self.max_det)
         return chosen, rows[chosen], stats
-
-    # ---- the output ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         """The rows name their class: how many there are stays open."""

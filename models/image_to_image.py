@@ -71,9 +71,7 @@ class ImageToImage(VisionModel[ImageResult]):
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         scale, bias = _RANGES["byte" if input.dtype == "uint8" else self.pixels]
-        made = Preprocessor.stretch(
-            input, channel_order=self.channel_order, order=self.order, scale=scale / 255, bias=bias, fill=0
-        )
+        made = Preprocessor.stretch(input, order=self.order, scale=scale / 255, bias=bias, fill=0)
         if self.fit == "stretch":
             return made
 
@@ -85,7 +83,7 @@ class ImageToImage(VisionModel[ImageResult]):
                 )
             return Geometry.resize(size, input.size, size)
 
-        return Preprocessor(input, made.transform, exact, self.channel_order)
+        return Preprocessor(input, made.transform, exact)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[ImageResult]:
         images = next(iter(outputs.values()))

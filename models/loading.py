@@ -107,8 +107,7 @@ def is_bundle(path: Any) -> TypeGuard[str | os.PathLike[str]]:
         path = ModelSource.of(path).path
     if not isinstance(path, (str, os.PathLike)) or isinstance(path, ModelSource) or not os.path.isfile(path):
         return False
-    kind = ModelSource.of(path).format if os.path.getsize(path) else None
-    return kind is not None and kind.key == "bundle"
+    return os.path.getsize(path) > 0 and ModelSource.of(path).format is FORMATS["bundle"]
 
 
 def _load(path: ModelLike | Infer, backend: str | None, type: str | None, settings: dict[str, Any]) -> VisionModel[Any]:

@@ -40,13 +40,13 @@ class PresetInput(VisionModel[Result]):
 
     def usual_preset(self, model: ModelDescription) -> str | None:
         """The preset of the file or the family; None where it is not known."""
-        if model.task is not None and model.task == self.task:
+        if model.task == self.task:
             return "unit"  # as Ultralytics' exporters, which write the task, have their pixels
         return self.presets_by_family.get(model.model_type or "")
 
     def usual_fit(self, model: ModelDescription) -> str:
         """`"stretch"` or `"letterbox"`: that of the file or the family."""
-        return "letterbox" if model.task is not None and model.task == self.task else "stretch"
+        return "letterbox" if model.task == self.task else "stretch"
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         fit = self.fit or self.usual_fit(self._description)
@@ -57,7 +57,7 @@ class PresetInput(VisionModel[Result]):
                 'nothing in the file says how it wants its pixels; give preset="unit" for 0 to 1, preset="imagenet", '
                 'preset="inception" for -1 to 1, preset="centred" for -0.5 to 0.5, or preset="caffe"'
             )
-        return make(input, channel_order=self.channel_order, **pixel_options(input, PRESETS[preset or "unit"]))
+        return make(input, **pixel_options(input, PRESETS[preset or "unit"]))
 
 
 def plane_rows(maps: npt.NDArray[Any]) -> npt.NDArray[Any]:

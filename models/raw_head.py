@@ -40,9 +40,6 @@ Shape = tuple[int | str | None, ...]
 _BACKENDS = ("onnxruntime", "openvino")
 
 
-# ---- loading ----
-
-
 def without_decoding(
     model: ModelLike, backend: str, device: str | None, while_building: object, *, required: bool = False
 ) -> ModelSource:
@@ -145,9 +142,6 @@ def raw_head_of(metadata: Mapping[str, str], outputs: Sequence[TensorSpec]) -> R
     """The raw head that outputs are the maps of; None for other outputs."""
     head = RawHead.read(metadata)
     return head if head is not None and list(head.names) == [spec.name for spec in outputs] else None
-
-
-# ---- the maps ----
 
 
 def decoded_shape(head: RawHead, shapes: Mapping[str, Sequence[int | str | None]]) -> Shape:

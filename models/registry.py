@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -26,38 +26,25 @@ class _Wrapper(NamedTuple):
     aliases: str = ""
 
 
-class _Types(MutableMapping[str, type[Any]]):
-    def __init__(self, kinds: dict[str, _Wrapper]) -> None:
-        self._kinds: dict[str, _Wrapper | type[Any]] = {**kinds}
+class _Types(UserDict[str, type[Any]]):
+    data: dict[str, Any]
 
     def __getitem__(self, name: str) -> type[Any]:
-        kind = self._kinds[name]
-        if isinstance(kind, _Wrapper):
-            kind = self._kinds[name] = getattr(importlib.import_module(__package__), kind.kind)
+        if isinstance(wrapper := self.data[name], _Wrapper):
+            self.data[name] = getattr(importlib.import_module(__package__), wrapper.kind)
+        kind: type[Any] = self.data[name]
         return kind
-
-    def __setitem__(self, name: str, kind: type[Any]) -> None:
-        self._kinds[name] = kind
-
-    def __delitem__(self, name: str) -> None:
-        del self._kinds[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._kinds)
-
-    def __len__(self) -> int:
-        return len(self._kinds)
 
     def of_task(self, task: str | None) -> list[str]:
         """The names, without those of wrappers that are not imported, and refuse models of this task."""
         return [
             name
-            for name, kind in self._kinds.items()
+            for name, kind in self.data.items()
             if task is None or not isinstance(kind, _Wrapper) or task in kind.tasks.split()
         ]
 
 
-_WRAPPERS = {
+_WRAPPERS: dict[str, Any] = {
     "yolov5": _Wrapper("YOLOv5", "detect", "yolov7"),
     "yolov8": _Wrapper("YOLOv8", "detect", "yolo11 yolov11"),
     "yolox": _Wrapper("YOLOX", "detect"),

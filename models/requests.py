@@ -40,11 +40,11 @@ class PipelineHolder:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
-        self._pipeline: Any = None
+        self._pipeline: Pipeline[Any] | None = None
         self._closed = False
         self._lock = Lock()
 
-    def get(self, model: Requests[Any], settings: Mapping[str, Any] | None = None) -> Any:
+    def get(self, model: Requests[Any], settings: Mapping[str, Any] | None = None) -> Pipeline[Any]:
         """The pipeline; a new one in place of one that has failed.
 
         Args:
@@ -83,11 +83,10 @@ class PipelineHolder:
         if (pipeline := self._pipeline) is None or pipeline.fault is not None:
             return 0
         stats = pipeline.stats()
-        return int(stats.waiting + stats.queued + stats.running)
+        return stats.waiting + stats.queued + stats.running
 
     def detach(self) -> Pipeline[Any] | None:
         """The pipeline, for the caller to close; the next request makes another one."""
-        pipeline: Pipeline[Any] | None
         with self._lock:
             pipeline, self._pipeline = self._pipeline, None
         return pipeline
@@ -264,8 +263,7 @@ class Requests(ImageModel[Result]):
     @property
     def pipeline(self) -> Pipeline[Result]:
         """The pipeline of `submit()`, `map()` and `infer()`, made on first access."""
-        pipeline: Pipeline[Result] = self._pipeline_holder.get(self)
-        return pipeline
+        return self._pipeline_holder.get(self)
 
     def configure_pipeline(self, **settings: Any) -> Pipeline[Result]:
         """Makes the pipeline with settings of your own: those of `infersdk.pipeline.PipelineSettings`.
@@ -273,8 +271,7 @@ class Requests(ImageModel[Result]):
         Raises:
             ConfigError: it is there already, or a setting has a wrong value.
         """
-        pipeline: Pipeline[Result] = self._pipeline_holder.get(self, settings)
-        return pipeline
+        return self._pipeline_holder.get(self, settings)
 
     def submit(
         self,

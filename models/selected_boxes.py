@@ -91,13 +91,11 @@ class SelectedBoxes(Detector):
             return Recognition.nearly(f"{why}, and the file does not give the scale of its boxes", layout.family)
         return Recognition.yes(layout.family)
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         if self._layout.bordered:
-            return nas_preprocessor(input, self.channel_order)
+            return nas_preprocessor(input)
         scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale)
+        return Preprocessor.stretch(input, order="rgb", scale=scale)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
         if self._layout.dimensions == 2:  # of one image, without an axis for it
@@ -115,8 +113,6 @@ class SelectedBoxes(Detector):
         if self._layout.fractions:
             xyxy = xyxy * np.tile(np.array(geometry.canvas, np.float32), 2)
         return self._detections_of(xyxy, scores[chosen], numbers[chosen], geometry, stats)
-
-    # ---- the outputs ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         """The outputs name their classes: how many there are stays open."""

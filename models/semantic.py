@@ -186,8 +186,6 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
     def device_postprocess(self, infer: Infer, capacity: int) -> DevicePostprocess | None:
         return None if is_integer(infer.output_specs[0].dtype) else super().device_postprocess(infer, capacity)
 
-    # ---- the output ----
-
     @property
     def gives_logits(self) -> bool:
         """Whether a single class is a logit."""
@@ -264,7 +262,7 @@ class TwinLiteNet(_MapModel[ClassMaps]):
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale)
+        return Preprocessor.stretch(input, order="rgb", scale=scale)
 
     def map_layout(self, name: str) -> Layout:
         return "chw"

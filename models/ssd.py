@@ -90,11 +90,9 @@ class SSD(Detector):
             "nothing in the file says that its first class is the background, and how it wants its pixels", family
         )
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         scale, bias = (1.0, 0.0) if input.dtype == "uint8" else (1 / 128, -127 / 128)
-        return Preprocessor.stretch(input, channel_order=self.channel_order, order="rgb", scale=scale, bias=bias)
+        return Preprocessor.stretch(input, order="rgb", scale=scale, bias=bias)
 
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         scores, boxes = (outputs[name].astype(np.float32, copy=False) for name in (self._scores, self._boxes))
@@ -114,8 +112,6 @@ class SSD(Detector):
     def to_pixels(self, boxes: npt.NDArray[np.float32], geometry: Geometry) -> npt.NDArray[np.float32]:
         """Boxes (N, 4) of the output in pixels of the canvas."""
         return boxes * np.tile(np.array(geometry.canvas, np.float32), 2)
-
-    # ---- the outputs ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         names = box_outputs(shapes)
@@ -204,7 +200,7 @@ class YOLONAS(SSD):
         return Recognition.yes(f"{cls.family} ({anchors} anchors)")
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        return nas_preprocessor(input, self.channel_order)
+        return nas_preprocessor(input)
 
     def to_pixels(self, boxes: npt.NDArray[np.float32], geometry: Geometry) -> npt.NDArray[np.float32]:
         return boxes
@@ -217,11 +213,11 @@ class YOLONAS(SSD):
         check_around_cells(boxes, cells_of(self.input_size, GRIDS[0])[0])
 
 
-def nas_preprocessor(input: ImageInput, channel_order: str) -> Preprocessor:
+def nas_preprocessor(input: ImageInput) -> Preprocessor:
     """The preprocessing of YOLO-NAS."""
     pixels = 1.0 if input.dtype == "uint8" else 1 / 255
 
     def bordered(size: tuple[int, int]) -> Geometry:
         return scaled(size, input.size, min((side - BORDER) / own for side, own in zip(input.size, size, strict=True)))
 
-    return Preprocessor(input, input.transform(order="rgb", fill=114, scale=pixels), bordered, channel_order)
+    return Preprocessor(input, input.transform(order="rgb", fill=114, scale=pixels), bordered)

@@ -173,7 +173,9 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
 
     @abstractmethod
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        """The preprocessing of images for this input."""
+        """The preprocessing of images for this input. Its `channel_order` and `scaled_decode` become those of the
+        settings.
+        """
 
     @abstractmethod
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Result]:
@@ -373,7 +375,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         self._start({})
 
     def _preprocessor(self, input: ImageInput) -> Preprocessor:
-        return replace(self.preprocessing(input), scaled_decode=self.settings.scaled_decode)
+        return replace(self.preprocessing(input), channel_order=self.channel_order, scaled_decode=self.scaled_decode)
 
     def _model_to_load(self, model: ModelSource | Infer) -> ModelSource | Infer:
         """The model as this wrapper loads it."""

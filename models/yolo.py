@@ -417,7 +417,7 @@ class YOLOX(YOLO):
             transform = input.transform(order="rgb", fill=114, scale=pixels.scale, bias=pixels.bias)
         else:
             transform = input.transform(order="bgr", fill=114, scale=1.0)
-        return Preprocessor(input, transform, lambda size: _top_left(size, input.size), self.channel_order)
+        return Preprocessor(input, transform, lambda size: _top_left(size, input.size))
 
     def verify_scores(self, scores: npt.NDArray[Any]) -> None:
         check_objectness(scores, needs_object=True)

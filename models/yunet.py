@@ -68,14 +68,10 @@ class YuNet(Detector):
                     )
         return Recognition.yes("a YuNet")
 
-    # ---- preprocessing and postprocessing ----
-
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         if any(side % STRIDES[-1] for side in input.size):
             raise ConfigError(f"size is {input.size[0]} x {input.size[1]}; use multiples of {STRIDES[-1]}")
-        return Preprocessor.letterbox(
-            input, channel_order=self.channel_order, centred=False, order="bgr", fill=0, scale=1.0
-        )
+        return Preprocessor.letterbox(input, centred=False, order="bgr", fill=0, scale=1.0)
 
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         classes, objects, boxes, points = (  # with a row for each cell
@@ -96,8 +92,6 @@ class YuNet(Detector):
         keypoints = geometry.to_source(landmarks.reshape(-1, 2)).reshape(-1, POINTS, 2).astype(np.float32)
         stats = DetectStats(len(result), 0, len(kept), len(kept) - len(chosen))
         return self._detections_of(xyxy[chosen], scores[chosen], None, geometry, stats, keypoints=keypoints)
-
-    # ---- the outputs ----
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:
         return 1

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import InputError
 from ...image import HostImage, read_image
 from ...pipeline import OneBucket
 from .lines import TextLines
@@ -35,7 +34,7 @@ class PageBuffer(OneBucket):
     ) -> None:
         self.capacity = capacity
         self._reader, self._channel_order, self._text_score = reader, channel_order, text_score
-        self._pages: list[tuple[HostImage, float] | None] = [None] * capacity
+        self._pages: list[Any] = [None] * capacity  # each an image and the score that its lines must reach
         self._results: list[TextLines | Exception] = []
         self._serving = self._current()
 
@@ -57,8 +56,6 @@ class PageBuffer(OneBucket):
 
     def _result(self, row: int) -> TextLines | Exception:
         page, self._pages[row] = self._pages[row], None
-        if page is None:
-            return InputError(f"row {row} of the batch has no page")
         try:
             return read_page(self._reader, *page)
         except Exception as error:  # of this page alone

@@ -101,17 +101,17 @@ def _clockwise(corners: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return np.stack([upper_left, upper_right, lower_right, lower_left])
 
 
-def reading_order(regions: npt.NDArray[np.float32], apart: float = 10.0) -> npt.NDArray[np.intp]:
+def reading_order(regions: npt.NDArray[np.float32]) -> npt.NDArray[np.intp]:
     """The order in which regions are read: rows from top to bottom, and in a row from left to right.
 
-    Two regions are in one row if their upper left corners are less than `apart` pixels apart in height.
+    Two regions are in one row if their upper left corners are less than 10 pixels apart in height.
     """
     corner = regions[:, 0]
     order = list(np.lexsort((corner[:, 0], corner[:, 1])))
     for end in range(1, len(order)):
         for at in range(end, 0, -1):
             before, own = corner[order[at - 1]], corner[order[at]]
-            if not (abs(own[1] - before[1]) < apart and own[0] < before[0]):
+            if not (abs(own[1] - before[1]) < 10 and own[0] < before[0]):
                 break
             order[at - 1], order[at] = order[at], order[at - 1]
     return np.array(order, np.intp)

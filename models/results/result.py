@@ -343,8 +343,6 @@ class ImageReference(msgspec.Struct, frozen=True, eq=False):
         """The reference to an image source; None for bytes, streams and other sources without weak references, and for
         images that were decoded at a reduced size.
         """
-        if isinstance(source, np.ndarray):
-            return cls(None, weakref.ref(source), channel_order)
         if isinstance(source, (str, os.PathLike)):
             return cls(os.fspath(source), None, channel_order)
         if isinstance(source, HostImage):

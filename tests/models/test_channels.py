@@ -127,6 +127,16 @@ def test_gray_pixels_are_those_of_opencv(tmp_path: Path, shape: tuple[int | str,
             np.testing.assert_array_equal(model(image).reshape(28, 28), expected)
 
 
+def test_the_order_of_arrays_is_a_setting_of_each_wrapper(tmp_path: Path) -> None:
+    class Colours(Pixels):
+        def preprocessing(self, input: ImageInput) -> Preprocessor:
+            return Preprocessor.stretch(input, scale=1.0)
+
+    path = same(tmp_path / "m.onnx", 3, 28, 28)
+    with Colours(path) as model, Colours(path, channel_order="rgb") as other:
+        np.testing.assert_array_equal(model(IMAGE), other(np.ascontiguousarray(IMAGE[..., ::-1])))
+
+
 def test_order_gray_is_refused_by_networks_of_three_channels(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match="m.onnx is not a model for Pixels: .*order='gray'"):
         Pixels(same(tmp_path / "m.onnx", 3, 28, 28))

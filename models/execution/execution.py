@@ -14,7 +14,7 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -227,16 +227,22 @@ class Execution(Generic[Result]):
         lent = self._lent.copy().values()
         return [buffer for buffer in self._buffers if buffer not in lent]
 
-    def _take(self, call: object) -> ModelBuffer[Result]:
-        """A buffer for the calling thread, on the network that serves now. Waits while others have all of them.
-
-        Args:
-            call: a new object. The caller removes it from `_lent` in a `finally` whose `try` includes this, and then
-                calls `_wake()`.
+    def _lend(self, use: Callable[[ModelBuffer[Result]], Item]) -> Item:
+        """Calls a function with a buffer, which other threads do not have meanwhile. Returns its result.
 
         Raises:
             ClosedError: the model was closed.
         """
+        call = object()
+        try:
+            return use(self._take(call))
+        finally:
+            self._lent.pop(call, None)
+            with self._lock:
+                self._changed.notify_all()
+
+    def _take(self, call: object) -> ModelBuffer[Result]:
+        """A buffer on the network that serves now, which is in `_lent` under `call`. Waits while all are lent."""
         with self._turn, self._lock:
             if self._closed or self._released:
                 self._check_open()
@@ -261,11 +267,6 @@ class Execution(Generic[Result]):
             self._network.current()
             self._released = False
 
-    def _wake(self) -> None:
-        """Wakes the threads that wait for a buffer, after one was given back."""
-        with self._lock:
-            self._changed.notify_all()
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"the {self._network.backend} model {self._network.model.name} was closed; load it again")
@@ -282,26 +283,23 @@ class Execution(Generic[Result]):
         Raises:
             ClosedError: the model was closed.
         """
-        call = object()
-        try:
-            buffer = self._take(call)
+
+        def run(buffer: ModelBuffer[Result]) -> Result:
             rows, started = buffer.rows, perf_counter()
-            if image is None:
-                image = rows.read(source)
+            pixels = rows.read(source) if image is None else image
             read = perf_counter()
             canvases = self._stages.canvases
-            rows.begin(canvases.of(image.size) if canvases.several else canvases.whole, 1)
-            rows.write(0, image, parameters)
+            rows.begin(canvases.of(pixels.size) if canvases.several else canvases.whole, 1)
+            rows.write(0, pixels, parameters)
             written = perf_counter()
             rows.run(1)
             ran = perf_counter()
             result: Result = rows.results(1)[0]
-        finally:
-            self._lent.pop(call, None)
-            self._wake()
-        if timed:
-            self.timings = Timings(read - started, written - read, ran - written, perf_counter() - ran)
-        return result
+            if timed:
+                self.timings = Timings(read - started, written - read, ran - written, perf_counter() - ran)
+            return result
+
+        return self._lend(run)
 
     def stream(self, sources: Iterable[Any], parameters: Parameters) -> Iterator[Result]:
         """The results of any number of images, in order. An exception of the iterable is raised after the results of
@@ -321,12 +319,7 @@ class Execution(Generic[Result]):
             exhausted = True
 
         while not exhausted:
-            call = object()
-            try:
-                self._take(call)  # the first buffer follows a hot swap
-            finally:
-                self._lent.pop(call, None)
-                self._wake()
+            self._lend(lambda buffer: None)  # the first buffer follows a hot swap
             mode = self._mode
             yield from mode(until_swapped(mode), parameters)
         images.check()
@@ -356,20 +349,18 @@ class Execution(Generic[Result]):
     def _on_host(self, images: Iterator[Any], parameters: Parameters) -> Iterator[Result]:
         """One batch after another. No buffer is lent while the stream waits for its caller or for images."""
         ordered = _InOrder[Result]()
-        for canvas, items in self._batches(images, self._first.capacity):
+
+        def run(canvas: tuple[int, int], items: list[Any], buffer: ModelBuffer[Result]) -> list[Result]:
             results: list[Result] = []
-            call = object()
-            try:
-                buffer = self._take(call)
-                while len(results) < len(items):  # after a hot swap the network may take fewer
-                    part = items[len(results) : len(results) + buffer.capacity]
-                    _wait(self._prepare(buffer, canvas, part, parameters))
-                    buffer.rows.run(len(part))
-                    results += buffer.rows.results(len(part))
-            finally:
-                self._lent.pop(call, None)
-                self._wake()
-            yield from ordered.add(items, results)
+            while len(results) < len(items):  # after a hot swap the network may take fewer
+                part = items[len(results) : len(results) + buffer.capacity]
+                _wait(self._prepare(buffer, canvas, part, parameters))
+                buffer.rows.run(len(part))
+                results += buffer.rows.results(len(part))
+            return results
+
+        for canvas, items in self._batches(images, self._first.capacity):
+            yield from ordered.add(items, self._lend(partial(run, canvas, items)))
 
     def _on_device(self, images: Iterator[Any], parameters: Parameters) -> Iterator[Result]:
         """The rows of a batch are prepared while earlier batches are on the device."""
@@ -453,9 +444,8 @@ class Execution(Generic[Result]):
 
     def warm_up(self, progress: Progress | None, example: Any) -> None:
         """Runs batches of all sizes on all canvases, as calls do."""
-        call = object()
-        try:
-            buffer = self._take(call)
+
+        def run(buffer: ModelBuffer[Result]) -> None:
             sizes = sizes_to_run(buffer.batch_sizes(), buffer.capacity)
             for canvas in reversed(self._stages.canvases.sizes):
                 for size in sizes:
@@ -463,9 +453,8 @@ class Execution(Generic[Result]):
                         progress(f"Warming up calls: batch {size}, {canvas[0]} x {canvas[1]}", 0.0)
                     buffer.rows.begin(self._stages.canvases.on(canvas), size)
                     buffer.warm_up(size, example)
-        finally:
-            self._lent.pop(call, None)
-            self._wake()
+
+        self._lend(run)
 
     def release(self) -> None:
         """Frees the memory of the buffers; called while none is lent. The next call allocates it again."""

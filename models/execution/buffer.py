@@ -86,7 +86,7 @@ class ModelStages(Generic[Result]):
         preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` or `"auto"`.
         verified: whether `verify` has passed. It is shared by all buffers of a model.
         decoded: how many images each decoder has decoded.
-        locations: with `preprocess="auto"`, the faster location of each kind of batch; see `PreprocessPlacement`.
+        locations: with `preprocess="auto"`, the faster location of each kind of batch; see `WholeBatch`.
     """
 
     canvases: Canvases

@@ -25,7 +25,7 @@ from ...image.batch import ImageBatch, shared_workers
 from ...image.uploads import bring_in
 from ..preprocessor import geometry_of_pixels
 from .buffer import HostOutputs
-from .placement import LocationCost, PreprocessPlacement, WholeBatch
+from .placement import SAMPLE, LocationCost, WholeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,8 +73,7 @@ class CudaInstance:
     def __init__(self, infer: Infer, stages: ModelStages[Any], capacity: int) -> None:
         assert infer.stream is not None
         self.infer, self.capacity, self.stream = infer, capacity, infer.stream
-        self._stages, self._placement = stages, PreprocessPlacement(stages.preprocess, stages.locations)
-        self._batch = ImageBatch(capacity)
+        self._stages, self._batch = stages, ImageBatch(capacity)
         self._images = Tensor((0,), "uint8", self.stream.device)  # unprocessed images, for the upload
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
         self._rows: Sequence[Row] = ()
@@ -170,20 +169,22 @@ class CudaInstance:
     # ---- where images are preprocessed ----
 
     def _location(self, images: Sequence[HostImage], geometries: Sequence[Geometry], workers: Workers) -> str:
-        size, page_locked = sum(image.pixels.nbytes for image in images), is_page_locked(images[0].pixels)
-        location = self._placement.choose(size, page_locked)
-        if location is not None:
-            return location
+        if self._stages.preprocess != "auto":
+            return self._stages.preprocess
+        kind = sum(image.pixels.nbytes for image in images).bit_length(), is_page_locked(images[0].pixels)
+        if kind in self._stages.locations:
+            return self._stages.locations[kind]
         canvas = geometries[0].canvas
         if (len(images), canvas) not in self._sizes_run:  # its first run prepares the size, and takes longer
             return "device"
-        costs = {}
-        few = slice(0, self._placement.sample)
+        few = slice(0, SAMPLE)
         self._fill(images[few], geometries[few])
         share = len(images) / len(images[few])
+        costs = {}
         for location in ("device", "host"):
-            costs[location] = self._cost(location, canvas, len(images), workers).times(share)
-        self._measured = WholeBatch(size, page_locked, costs)
+            thread, total = self._cost(location, canvas, len(images), workers)
+            costs[location] = LocationCost(thread * share, total * share)
+        self._measured = WholeBatch(kind, costs)
         return self._measured.faster_alone
 
     def _cost(self, location: str, canvas: tuple[int, int], count: int, workers: Workers) -> LocationCost:
@@ -211,7 +212,7 @@ class CudaInstance:
             self._return_borrowed()
         if self._measured is not None:
             self._measured.collect = perf_counter() - started
-            self._placement.decide(self._measured)
+            self._stages.locations[self._measured.kind] = self._measured.faster()
             self._measured = None
         return self._stages.with_decoders(results, [row.image.decoder for row in rows])
 

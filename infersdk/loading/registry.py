@@ -9,6 +9,7 @@ the group `infersdk.backends`::
 
 from __future__ import annotations
 
+import functools
 import importlib
 import operator
 import os
@@ -194,8 +195,9 @@ def load(
         from ..custom_ops.loading import with_custom_ops
 
         make = with_custom_ops(kind, source, target_device, custom_ops, cut=cut_custom_ops)
+    start = functools.partial(make, source, device=target_device, precision=precision, max_batch=max_batch)
     if while_building is None:
-        infer = make(source, device=target_device, precision=precision, max_batch=max_batch, options=own)
+        infer = start(options=own)
         if "infersdk.quantization" in infer.metadata:
             _warn_of_target(infer)
         return infer
@@ -208,16 +210,8 @@ def load(
     largest = (
         max_batch if max_batch is not None or getattr(own, "profiles", None) else kind.declaration.default_max_batch
     )
-    return HotSwap(
-        source,
-        kind,
-        make,
-        lambda: load(source, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops),
-        device=target_device,
-        precision=precision,
-        max_batch=max_batch,
-        options=own,
-    )
+    serve = functools.partial(load, source, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops)
+    return HotSwap(source, kind, start, serve, device=target_device, options=own)
 
 
 def _load_fastest(source: ModelSource, given: dict[str, Any], while_building: str | None) -> Infer:

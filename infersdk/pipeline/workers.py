@@ -113,10 +113,12 @@ class PrepareWorkers:
             if request.settled:
                 continue
             assert request.batch is not None
+            began = monotonic()
             try:
-                _prepare_row(request.batch, request)
+                request.batch.buffer.prepare(request.row, request.item, request.parameters)
             except BaseException as error:
                 errors[request] = error
+            request.prepared_at = (began, monotonic())
         try:
             self._finish(requests, errors)
             return errors
@@ -174,18 +176,6 @@ class PrepareWorkers:
                     self._state.scheduler.notify_prepared(batch)
         for request in failed:
             end_request(request, errors[request])
-
-
-def _prepare_row(batch: BatchState, request: Request) -> None:
-    """Prepares the row of a request."""
-    if request.listener is None:
-        batch.buffer.prepare(request.row, request.item, request.parameters)
-        return
-    began = monotonic()
-    try:
-        batch.buffer.prepare(request.row, request.item, request.parameters)
-    finally:
-        request.prepared_at = (began, monotonic())
 
 
 def fail_expired(requests: Sequence[Request]) -> None:

@@ -118,11 +118,6 @@ class InstanceGroup:
         self.batch_sizes = buffers[0].batch_sizes()
         self.changed = threading.Condition(lock)  # the threads that run batches wait here for one that may leave
 
-    @property
-    def load(self) -> float:
-        """How busy the model is: full and running batches for each that may run."""
-        return (self.in_flight + len(self.full)) / self.max_in_flight
-
 
 class Scheduler:
     """Gives requests rows of batches, fills one batch of each bucket at a time, and decides when a batch leaves.
@@ -289,9 +284,10 @@ class Scheduler:
 
     def _open(self, bucket: Hashable) -> BatchState | None:
         """Begins a batch on the model that has the least to do."""
-        group = min((group for group in self.groups if group.free), key=lambda group: group.load, default=None)
-        if group is None:
+        free = [group for group in self.groups if group.free]
+        if not free:
             return None
+        group = min(free, key=lambda group: (group.in_flight + len(group.full)) / group.max_in_flight)
         self._filling[bucket] = batch = group.free.popleft()
         batch.bucket, batch.share = bucket, self._share(group)
         if bucket is not None:

@@ -482,21 +482,12 @@ class Execution(Generic[Result]):
             self._instances.close()
 
 
-class _PoolThread(threading.local):
-    """Whether the running thread is one of `_submitted()`."""
-
-    is_one = False
-
-    def mark(self) -> None:
-        self.is_one = True
-
-
-_pool_thread = _PoolThread()
+_POOL_THREAD = "infersdk-decode"
 
 
 @lru_cache(maxsize=2)
 def _pool_of(process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(available_processors(), MOST_DECODE_THREADS), "infersdk-decode", _pool_thread.mark)
+    return ThreadPoolExecutor(min(available_processors(), MOST_DECODE_THREADS), _POOL_THREAD)
 
 
 def _submitted(function: Callable[..., Item], *arguments: Any, **keywords: Any) -> Future[Item]:
@@ -505,7 +496,7 @@ def _submitted(function: Callable[..., Item], *arguments: Any, **keywords: Any) 
     In such a thread (a `postprocess()` that calls another model) it is called at once: if all threads waited for tasks
     that need a thread, none would end.
     """
-    if not _pool_thread.is_one:
+    if not threading.current_thread().name.startswith(_POOL_THREAD):
         return _pool_of(os.getpid()).submit(function, *arguments, **keywords)
     future = Future[Item]()
     try:

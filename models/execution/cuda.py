@@ -226,11 +226,10 @@ class _Slot:
 
     Args:
         network: `network.current()` serves; None is a clone that is made when it is first needed.
-        owned: whether the network is closed with the slot.
     """
 
-    def __init__(self, network: Infer | None, owned: bool) -> None:
-        self.network, self.owned = network, owned
+    def __init__(self, network: Infer | None) -> None:
+        self.network = network
         self.instance: CudaInstance | None = None
 
     def release(self) -> None:
@@ -238,11 +237,6 @@ class _Slot:
         instance, self.instance = self.instance, None
         if instance is not None:
             instance.close()
-
-    def close(self) -> None:
-        self.release()
-        if self.owned and self.network is not None:
-            self.network.close()
 
 
 class CudaRun:
@@ -310,17 +304,17 @@ class CudaInstances:
         self._warming = threading.Lock()
         self._warm: set[tuple[Any, ...]] = set()  # what `warm_up()` has run
 
-    def add(self, network: Infer, owned: bool, serving: Infer) -> None:
+    def add(self, network: Infer, serving: Infer) -> None:
         """Gives it a network for an instance, of which `serving` serves now. A clone that is not needed is closed."""
         with self._lock:
             needed = not self._closed and len(self._slots) < INSTANCES
             if needed:
                 self.serving = serving  # not one that is closed below
-                slot = _Slot(network, owned)
+                slot = _Slot(network)
                 self._slots.append(slot)
                 self._idle.append(slot)
                 self._changed.notify()
-        if not needed and owned:
+        if not needed and network is not self._network:
             network.close()
 
     def reserve(self, capacity: int) -> None:
@@ -352,7 +346,7 @@ class CudaInstances:
     def _current(self, slot: _Slot) -> CudaInstance:
         """The instance of a slot, on the network that serves now."""
         if slot.network is None:
-            slot.network, slot.owned = self._network.clone(), True
+            slot.network = self._network.clone()
         infer, instance = slot.network.current(), slot.instance
         if instance is None or instance.infer is not infer or instance.capacity < self._capacity:
             slot.release()
@@ -369,7 +363,7 @@ class CudaInstances:
                     if self._idle:
                         return self._idle.pop()
                     if len(self._slots) < INSTANCES:
-                        slot = _Slot(None, True)
+                        slot = _Slot(None)
                         self._slots.append(slot)
                         return slot
                     oldest = self._queued[0] if self._queued else None
@@ -416,12 +410,9 @@ class CudaInstances:
     def release(self) -> None:
         """Waits for the batches that are queued, and frees all instances. The next batch makes them again."""
         for slot in self._emptied():
-            if slot.owned:
-                slot.close()
-            else:
-                slot.release()
-                assert slot.network is not None
-                self.add(slot.network, False, slot.network)
+            self._free(slot)
+            if slot.network is self._network:
+                self.add(self._network, self._network)
         self._warm.clear()
 
     def close(self) -> None:
@@ -430,7 +421,13 @@ class CudaInstances:
             self._closed = True
             self._changed.notify_all()
         for slot in self._emptied():
-            slot.close()
+            self._free(slot)
+
+    def _free(self, slot: _Slot) -> None:
+        """Frees the instance of a slot, and closes its network, if that is a clone."""
+        slot.release()
+        if slot.network is not None and slot.network is not self._network:
+            slot.network.close()
 
     def _emptied(self) -> list[_Slot]:
         """All slots, once no batch is on them; none is left here."""

@@ -99,7 +99,7 @@ class ModelBuffer(Generic[Result]):
             instances = self._instances()
             self.rows = CudaBuffer(infer, instances, self._stages, self.capacity, shares_cpu=self._of_pipeline)
             if self._network is not None:  # all buffers share a few instances there
-                instances.add(self._network, self._owned, infer)
+                instances.add(self._network, infer)
                 self._network = None
         if self._of_pipeline:
             self._asked = self.capacity  # a pipeline counts on it

@@ -286,9 +286,6 @@ class Preprocessor:
 def image_axes(shape: Sequence[int | str | None]) -> tuple[Literal["chw", "hwc"], Literal[1, 3]] | None:
     """Where a batch of images has its channels, and how many: `("chw", 3)`. None where neither place has three or one,
     or both have one. Channels that the model leaves open are three, in front of the sides.
-
-    Args:
-        shape: four dimensions.
     """
     _, first, _, last = shape
     if first == 3:

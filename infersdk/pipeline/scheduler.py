@@ -131,12 +131,6 @@ class Scheduler:
     - the model runs all batches of its group that have left, and no other request is expected for it (`_complete()`);
       or
     - the model is free, and the oldest request of the batch has waited `max_delay` seconds.
-
-    Args:
-        groups: the instances of each model.
-        max_delay: maximum seconds that a request waits for others while the model is free.
-        statistics: has the number of requests in the pipeline.
-        clock: the time in seconds.
     """
 
     def __init__(
@@ -162,11 +156,7 @@ class Scheduler:
     # ---- slots: rows of batches, in the order in which requests came ----
 
     def admit(self, request: Request, preparing: bool) -> bool:
-        """Gives a request a slot, if one is free and no request waits for it.
-
-        Args:
-            preparing: see `_add()`.
-        """
+        """Gives a request a slot, if one is free and no request waits for it. `preparing`: see `_add()`."""
         if self.queue:
             return False
         self._statistics.in_pipeline += 1

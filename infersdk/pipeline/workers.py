@@ -21,11 +21,7 @@ __all__ = ["BatchRunners", "PipelineState", "PrepareWorkers", "fail_expired"]
 
 
 class PipelineState:
-    """The state of a pipeline that its threads share, and its end by a fault. It changes under `lock`.
-
-    Args:
-        lock, groups, max_delay, name: see `PipelineCore`.
-    """
+    """The state of a pipeline that its threads share, and its end by a fault. It changes under `lock`."""
 
     def __init__(self, lock: threading.Lock, groups: Sequence[InstanceGroup], max_delay: float, name: str) -> None:
         self.lock, self.groups = lock, groups

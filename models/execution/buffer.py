@@ -190,12 +190,7 @@ class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
 
 
 class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
-    """The outputs of one image of a batch, each looked up when it is needed.
-
-    Args:
-        outputs: those of the batch.
-        row: of the image.
-    """
+    """The outputs of one image of a batch, each looked up when it is needed."""
 
     def __init__(self, outputs: Mapping[str, npt.NDArray[Any]], row: int) -> None:
         self._outputs, self._row = outputs, row
@@ -214,12 +209,8 @@ class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
 class HostBuffer(Generic[Result]):
     """The rows of a batch on the host. Images are preprocessed straight into the rows of the network's bound input.
 
-    One thread at a time uses it; several threads write rows. `CudaBuffer` has the same methods.
-
-    Args:
-        infer: the network; it stays the caller's.
-        stages: of the model.
-        capacity: maximum number of images in a batch.
+    One thread at a time uses it; several threads write rows. The network stays the caller's. `CudaBuffer` has the same
+    methods.
 
     Raises:
         ConfigError: the files are to be decoded on a CUDA device.

@@ -64,10 +64,7 @@ class FetchOutputs:
 class CudaInstance:
     """An execution context with its stream and memory, and the batch that is on it. One thread at a time.
 
-    Args:
-        infer: the context; it stays the caller's.
-        stages: of the model.
-        capacity: maximum number of images in a batch.
+    The context stays the caller's.
     """
 
     def __init__(self, infer: Infer, stages: ModelStages[Any], capacity: int) -> None:
@@ -278,11 +275,7 @@ class CudaRun:
 class CudaInstances:
     """The instances of a wrapper, which its calls, streams and requests share. Any number of threads may use it.
 
-    They are made when they are first needed, on clones of the network.
-
-    Args:
-        network: of the wrapper; it is not closed here.
-        stages: of the model.
+    They are made when they are first needed, on clones of the network, which is not closed here.
 
     Attributes:
         serving: the network of the instance that was made last; None before the first network was added.

@@ -56,13 +56,11 @@ class ModelBuffer(Generic[Result]):
     Args:
         network: `network.current()` serves; None for a buffer on the instances of a device.
         owned: whether the network is closed with the buffer.
-        stages: of the model.
         instances: returns those of the wrapper on a CUDA device.
         capacity: maximum number of images in a batch; None is the largest batch of the network.
         of_pipeline: whether it belongs to a pipeline: `run()` then waits for the device.
 
     Attributes:
-        capacity: the maximum number of images in a batch.
         serving: the network that serves.
     """
 
@@ -159,12 +157,7 @@ class ModelBuffer(Generic[Result]):
 
 
 class Execution(Generic[Result]):
-    """Runs the images of a wrapper. Any number of threads may use it.
-
-    Args:
-        network: of the wrapper; it is not closed here.
-        stages: of the model.
-    """
+    """Runs the images of a wrapper, whose network is not closed here. Any number of threads may use it."""
 
     def __init__(self, network: Infer, stages: ModelStages[Result]) -> None:
         self._network, self._stages = network, stages

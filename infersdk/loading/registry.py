@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from ..core.device import Device
 from ..core.model_source import ModelLike, ModelSource
-from ..core.target import check_precision
+from ..core.target import Target, check_precision
 from ..core.text import printable
 from ..errors import BackendNotFoundError, BackendUnavailableError, ConfigError, InputError, nearest
 from ..infer import Infer
@@ -164,7 +164,7 @@ def load(
         BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
     """
     if is_configuration(model):
-        given = {
+        given: dict[str, Any] = {
             "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
             "while_building": while_building, "custom_ops": custom_ops, "cut_custom_ops": cut_custom_ops or None,
             "external_data": external_data, "convert": convert,
@@ -173,12 +173,17 @@ def load(
         return _load_configured(model, {**given, **options})
     if backend == AUTO:
         check_precision(precision)
-        loading = {
+        given = {
             "device": device, "precision": precision, "max_batch": max_batch, "custom_ops": custom_ops,
             "cut_custom_ops": cut_custom_ops, **options,
         }  # fmt: skip
         source = _readable(backend_class("onnxruntime"), model, external_data, convert)
-        return _load_fastest(source, loading, while_building)
+        selection = _imported(_SELECTOR)(source, load, given)
+        target = Target.parse(selection.target)
+        given |= {"device": target.device, "while_building": while_building}
+        infer = load(source, target.backend, **given)  # its error is raised: no other one is tried
+        infer.selection = selection
+        return infer
     backend = "onnxruntime" if backend is None else backend
     kind = backend_class(backend)
     check_precision(precision)
@@ -201,7 +206,6 @@ def load(
         if "infersdk.quantization" in infer.metadata:
             _warn_of_target(infer)
         return infer
-    from ..core.target import Target
     from .hot_swap import HotSwap, check_device
 
     check_device(kind, backend, target_device)
@@ -212,18 +216,6 @@ def load(
     )
     serve = functools.partial(load, source, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops)
     return HotSwap(source, kind, start, serve, device=target_device, options=own)
-
-
-def _load_fastest(source: ModelSource, given: dict[str, Any], while_building: str | None) -> Infer:
-    """The model on the fastest backend. If that does not load, its error is raised."""
-    from ..core.target import Target
-
-    selection = _imported(_SELECTOR)(source, load, given)
-    target = Target.parse(selection.target)
-    arguments = {**given, "device": target.device, "while_building": while_building}
-    infer = load(source, target.backend, **arguments)
-    infer.selection = selection
-    return infer
 
 
 def checked_max_batch(value: int | None) -> int | None:

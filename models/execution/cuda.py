@@ -322,19 +322,16 @@ class CudaInstances:
         """
         slot = self._take()
         try:
-            return self._queue_on(slot, rows, shares_cpu)
+            instance = self._current(slot)
+            instance.queue(rows, shared_workers(instance.stream.device.index, shares_cpu=shares_cpu))
+            run = CudaRun(self, slot, instance)
+            with self._lock:
+                self._queued.append(run)
+                self._changed.notify_all()
+            return run
         except BaseException:
             self.give_back(slot)
             raise
-
-    def _queue_on(self, slot: _Slot, rows: Sequence[Row], shares_cpu: bool) -> CudaRun:
-        instance = self._current(slot)
-        instance.queue(rows, shared_workers(instance.stream.device.index, shares_cpu=shares_cpu))
-        run = CudaRun(self, slot, instance)
-        with self._lock:
-            self._queued.append(run)
-            self._changed.notify_all()
-        return run
 
     def _current(self, slot: _Slot) -> CudaInstance:
         """The instance of a slot, on the network that serves now."""

@@ -72,10 +72,6 @@ class ContextSet:
     Instances may share a set. Between `begin()` and `end()`, a run waits on the device for the last run, if that is on
     another stream. The guard of the engine is held for every call.
 
-    Args:
-        engine: an `Engine`.
-        options: of its instances.
-
     Attributes:
         users: the number of instances that use the set.
     """

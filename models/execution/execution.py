@@ -162,7 +162,7 @@ class Execution(Generic[Result]):
     def __init__(self, network: Infer, stages: ModelStages[Result]) -> None:
         self._network, self._stages = network, stages
         self._instances: CudaInstances | None = None  # where the network is or was on a CUDA device
-        # `_lock` guards `_instances`, `_buffers`, `_closed`, `_released` and additions to `_lent`; no buffer runs under
+        # `_lock` guards `_instances`, `_buffers`, `_closed` and additions to `_lent`; no buffer runs under
         # it. A thread that waits for a buffer also holds `_turn`, so that one that has just given a buffer back waits
         # behind it.
         self._turn = threading.RLock()
@@ -176,7 +176,7 @@ class Execution(Generic[Result]):
         runs_in_parallel = Device.parse(network.device).kind == "cpu" or network.stream is not None
         # Buffers that are lent at a time: one thread is woken while the others run.
         self._limit = available_processors() + 1 if runs_in_parallel else 1
-        self._closed = self._released = False
+        self._closed = False
         self.timings = Timings()  # of the last call
 
     # ---- buffers ----
@@ -237,9 +237,8 @@ class Execution(Generic[Result]):
     def _take(self, call: object) -> ModelBuffer[Result]:
         """A buffer on the network that serves now, which is in `_lent` under `call`. Waits while all are lent."""
         with self._turn, self._lock:
-            if self._closed or self._released:
-                self._check_open()
-                self._take_up()
+            self._check_open()
+            self._take_up()
             while len(self._lent) >= self._limit:
                 self._changed.wait(LONGEST_WAIT)
                 self._check_open()
@@ -256,9 +255,8 @@ class Execution(Generic[Result]):
 
     def _take_up(self) -> None:
         """Takes up a network that was released, before several threads use it. Under the lock."""
-        if self._released:
+        if self._network.is_released:
             self._network.current()
-            self._released = False
 
     def _check_open(self) -> None:
         if self._closed:
@@ -452,7 +450,7 @@ class Execution(Generic[Result]):
     def release(self) -> None:
         """Frees the memory of the buffers; called while none is lent. The next call allocates it again."""
         with self._lock:
-            idle, self._released = self._idle, True
+            idle = self._idle
             self._buffers = [buffer for buffer in self._buffers if buffer is self._first or buffer not in idle]
         for buffer in idle:
             if buffer is not self._first:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -227,9 +227,7 @@ class HostBuffer(Generic[Result]):
         self.infer, self.capacity = infer, capacity
         self._stages, self._canvas = stages, stages.preprocessor
         self._runs, self._outputs = SideBySide(infer), HostOutputs(infer)
-        self._geometries: list[Geometry | None] = [None] * capacity
-        self._parameters: list[Parameters] = [None] * capacity
-        self._decoders: list[str | None] = [None] * capacity
+        self._rows: list[Any] = [None] * capacity  # geometry, parameters and decoder of each image.
         self._address = self._stride = 0  # of the first row of the input, and bytes from row to row
         self._begun = 0  # rows of the input, until it runs
         self._written = False  # whether rows were written since the last run
@@ -255,17 +253,15 @@ class HostBuffer(Generic[Result]):
         sampled = geometry if image.reduced_from is None else geometry_of_pixels(image, geometry)
         address = self._address + row * self._stride
         preprocess_into(image.view(), sampled, preprocessor.transform, address, self._stride)
-        self._geometries[row], self._parameters[row], self._decoders[row] = geometry, parameters, image.decoder
+        self._rows[row] = geometry, parameters, image.decoder
 
     def decode(self, count: int) -> None:
         """They are decoded."""
 
     def move(self, source: int, target: int) -> None:
-        rows_of: tuple[list[Any], ...] = (self._geometries, self._parameters, self._decoders)
-        for values in rows_of:
-            values[target] = values[source]
-        rows = self._canvas.input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
-        rows[target] = rows[source]
+        self._rows[target] = self._rows[source]
+        pixels = self._canvas.input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
+        pixels[target] = pixels[source]
 
     def run(self, count: int) -> None:
         if self._begun != count:
@@ -281,10 +277,10 @@ class HostBuffer(Generic[Result]):
 
     def results(self, count: int) -> list[Result]:
         """The results of these rows."""
-        stages, geometries = self._stages, cast("list[Geometry]", self._geometries[:count])
-        stages.verify_once(self._outputs)
-        results = stages.results(self._outputs, geometries, self._parameters[:count])
-        return stages.with_decoders(results, self._decoders[:count])
+        geometries, parameters, decoders = zip(*self._rows[:count], strict=True)
+        self._stages.verify_once(self._outputs)
+        results = self._stages.results(self._outputs, geometries, parameters)
+        return self._stages.with_decoders(results, decoders)
 
     def warm_up(self, count: int, source: Any) -> None:
         """Runs `count` rows of an image until a further run takes no longer than usual."""

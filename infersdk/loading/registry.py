@@ -267,11 +267,7 @@ def _readable(
     external_data: str | os.PathLike[str] | None,
     arguments: Mapping[str, Any] | None,
 ) -> ModelSource:
-    """The source of a model, converted to ONNX if the backend does not read its format.
-
-    Raises:
-        ConfigError: arguments of a conversion are given, and there is nothing to convert; or they are not a mapping.
-    """
+    """The source of a model, converted to ONNX if the backend does not read its format."""
     if arguments is not None and not isinstance(arguments, Mapping):
         example = {"shapes": [(1, 3, 224, 224)]}
         raise ConfigError(f"convert is a mapping of arguments, such as {example}, not {arguments!r}")

@@ -74,11 +74,7 @@ def _of_each(boxes: Detections, column: str, cut: Callable[..., T], *arguments: 
 
 
 def _finite(rows: npt.NDArray[np.float32], index: int) -> list[float]:
-    """The numbers of a row.
-
-    Raises:
-        InputError: one of them is not finite.
-    """
+    """The numbers of a row, if all are finite."""
     row: list[float] = rows[index].tolist()
     if not all(map(math.isfinite, row)):
         raise InputError(f"box {index} is {row}, which are no finite numbers, so there is nothing to cut out")

@@ -242,7 +242,7 @@ class HostBuffer(Generic[Result]):
         self._canvas = canvas
         # What fits the count keeps its address, so it holds for smaller batches too.
         tensor = canvas.input.tensor(self.infer, count, self.capacity)
-        self._address, self._stride = tensor.host_ptr(read=False, write=True), canvas.input.image_nbytes
+        self._address, self._stride = tensor.host_ptr(read=False, write=True), tensor.nbytes // tensor.shape[0]
         self._tensor, self._begun = tensor, count
 
     def write(self, row: int, image: Any, parameters: Parameters) -> None:

@@ -408,7 +408,8 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _failure(self) -> Exception:
         for allocator in self._grown.values():
-            if error := allocator.error:
+            error: Exception | None = allocator.error
+            if error is not None:
                 allocator.error = None
                 return error
         return InferenceError(

@@ -141,12 +141,10 @@ class OnnxRuntimeInfer(Infer):
         self._data_dependent = False  # whether it allocates them in each run
         self._check_precision()
         if self.stream is None:
-            self.scheduling = Scheduling(one_core_clones=self._one_core_clones(), stream_guard=self._provider.guard)
+            cores = available_processors() if self._device.kind == "cpu" else 1
+            clones = cores if cores > 1 and may_run_on_one_core(self.options) and self._has_free_rows else 0
+            self.scheduling = Scheduling(one_core_clones=clones, stream_guard=self._provider.guard)
         self._binding = self._session.io_binding()
-
-    def _one_core_clones(self) -> int:
-        cores = available_processors() if self._device.kind == "cpu" else 1
-        return cores if cores > 1 and may_run_on_one_core(self.options) and self._has_free_rows else 0
 
     def _start_session(self, source: Path | str | bytes, provider: Provider) -> None:
         arena = self._arena

@@ -237,23 +237,20 @@ class Infer(ABC):
         Raises:
             ClosedError: it is closed.
         """
-        if self._closed or self._released:
-            self._check_open()
+        self._check_open()
         return self
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
-        if self._unbindable is not None:
+        if self._unbindable is not None or self._released:
             self._check_bindable()
-        if self._released:
             self._check_open()
         return self._inputs_view
 
     @property
     def outputs(self) -> Mapping[str, Tensor]:
-        if self._unbindable is not None:
+        if self._unbindable is not None or self._released:
             self._check_bindable()
-        if self._released:
             self._check_open()
         return self._outputs_view
 

@@ -297,11 +297,7 @@ def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mappin
 
 
 def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
-    """The model with the shapes of a run on an empty image.
-
-    Raises:
-        UnsupportedModelError: the run fails.
-    """
+    """The model with the shapes of a run on an empty image."""
     try:
         image = ImageInput.of(network.input_specs, None, 640)
     except UnsupportedModelError:

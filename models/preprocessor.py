@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -110,11 +109,6 @@ class ImageInput:
         """The shape of one image in the input, without the batch."""
         width, height = self.size
         return (self.channels, height, width) if self.layout == "chw" else (height, width, self.channels)
-
-    @cached_property
-    def image_nbytes(self) -> int:
-        """The bytes of one image in the input."""
-        return math.prod(self.image_shape) * self.spec.dtype.itemsize
 
     def transform(self, *, order: Literal["rgb", "bgr", "gray"] = "rgb", **pixels: Any) -> PixelTransform:
         """The conversion of each pixel, in the layout and type of this input.
@@ -286,9 +280,6 @@ class Preprocessor:
 def image_axes(shape: Sequence[int | str | None]) -> tuple[Literal["chw", "hwc"], Literal[1, 3]] | None:
     """Where a batch of images has its channels, and how many: `("chw", 3)`. None where neither place has three or one,
     or both have one. Channels that the model leaves open are three, in front of the sides.
-
-    Args:
-        shape: four dimensions.
     """
     _, first, _, last = shape
     if first == 3:

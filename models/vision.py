@@ -405,11 +405,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         self._execution: Execution[Result] = Execution(self.network, self._stages)
 
     def _with(self, parameters: Parameters) -> Self:
-        """This wrapper with other settings, for postprocessing alone.
-
-        Raises:
-            ConfigError: a parameter has a wrong value, or cannot be given with a call.
-        """
+        """This wrapper with other settings, for postprocessing alone."""
         if not parameters:
             return self
         key = _exactly(parameters)
@@ -510,9 +506,6 @@ def _split_settings(
 
     Args:
         backend: None where the network is loaded already.
-
-    Raises:
-        ConfigError: a name is neither.
     """
     own = {name: value for name, value in given.items() if name in kind.Settings.__struct_fields__}
     options = {name: value for name, value in given.items() if name not in own}

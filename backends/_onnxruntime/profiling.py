@@ -60,8 +60,9 @@ def profile_session(
             "loading; load the model again, and profile at once or with fewer runs"
         )
     layers, spans = read_layers(events, executed, runs, infer.device)
-    on_gpu = infer.device.startswith("cuda")
-    timing = _TIMING["cpu" if not on_gpu else "blocking" if _blocks() else "launches"]
+    timing = _TIMING["cpu"]
+    if infer.device.startswith("cuda"):
+        timing = _TIMING["blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "launches"]
     weights = sum(layer.weight_bytes or 0 for layer in layers)
     return LayerProfile(tuple(layers), walls, timing, tuple(spans), {"weights": weights})
 
@@ -72,10 +73,6 @@ _TIMING = {
     "launches": "The host does not wait for the GPU: a node's time is that of launching it, not of computing it. "
     "Use --synchronize (CUDA_LAUNCH_BLOCKING=1) for the time that each node takes on the GPU.",
 }
-
-
-def _blocks() -> bool:
-    return os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 
 
 def read_layers(

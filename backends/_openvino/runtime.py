@@ -152,11 +152,7 @@ def can_export(target: str) -> bool:
 
 
 def _abilities(target: str) -> list[str]:
-    """The abilities of a device, in OpenVINO's words.
-
-    Raises:
-        DeviceUnavailableError: its plugin does not start, or is not installed.
-    """
+    """The abilities of a device, in OpenVINO's words."""
     try:
         return list(core().get_property(target, "OPTIMIZATION_CAPABILITIES"))
     except FAILURES as error:

@@ -42,11 +42,6 @@ class Compiled:
         if cache is not None and (result := cache.get(key)) and raw.deserialize(result[0]):
             self.nbytes = len(result[0])
 
-    def keep_first(self) -> None:
-        """Stores the kernels of a first run, if none are stored."""
-        if not self.nbytes:
-            self.keep()
-
     def keep(self) -> None:
         """Stores all kernels, if there are more than stored ones."""
         if self._cache is None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .options import Options
 
-__all__ = ["Context", "ContextSet", "OutputAllocator", "make_allocator"]
+__all__ = ["Context", "ContextSet", "make_allocator"]
 
 
 #: The most contexts of a profile in TensorRT-RTX: one for each of the last shapes. Version 1.6 never frees part of the
@@ -24,16 +24,20 @@ SHAPES = 16
 
 
 class Context:
-    """An execution context with its state. Instances that share it set the state again before they run."""
+    """An execution context with its state. Instances that share it set the state again before they run.
 
-    __slots__ = ("_addresses", "_allocators", "_ran", "_shapes", "profile", "raw")
+    Attributes:
+        ran: the shapes with which it has run, and so has compiled their kernels.
+    """
+
+    __slots__ = ("_addresses", "_allocators", "_shapes", "profile", "ran", "raw")
 
     def __init__(self, raw: tensorrt.IExecutionContext, profile: int) -> None:
         self.raw, self.profile = raw, profile
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
         self._allocators: dict[str, Any] = {}
-        self._ran: set[tuple[Any, ...]] = set()
+        self.ran: set[tuple[Any, ...]] = set()
 
     def set_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
         """Sets the shapes of the inputs. Returns the first input whose shape the engine refuses, or None."""
@@ -59,14 +63,6 @@ class Context:
                 self.raw.set_output_allocator(name, allocator)
                 self._allocators[name] = allocator
 
-    def has_run(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether it has run with these shapes, and so has compiled their kernels."""
-        return tuple(shapes.items()) in self._ran
-
-    def note_run(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Notes that it has run with these shapes."""
-        self._ran.add(tuple(shapes.items()))
-
 
 class ContextSet:
     """Contexts of an engine that run one at a time in one block of device memory.
@@ -75,10 +71,6 @@ class ContextSet:
 
     Instances may share a set. Between `begin()` and `end()`, a run waits on the device for the last run, if that is on
     another stream. The guard of the engine is held for every call.
-
-    Args:
-        engine: an `Engine`.
-        options: of its instances.
 
     Attributes:
         users: the number of instances that use the set.
@@ -150,21 +142,16 @@ class ContextSet:
         self._run_end.close()
 
 
-class OutputAllocator:
-    """Enlarges the tensor of an output for a run, where the shape depends on the data."""
-
-    tensor: Tensor
-    shape: tuple[int, ...] | None
-    error: Exception | None
-
-
 def make_allocator(trt: Any) -> Any:
-    """An `OutputAllocator` for the runtime."""
+    """An IOutputAllocator that enlarges the `tensor` of an output for a run, where the shape depends on the data."""
 
-    class Allocator(trt.IOutputAllocator, OutputAllocator):  # type: ignore[misc]
+    class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
+        tensor: Tensor
+
         def __init__(self) -> None:
             trt.IOutputAllocator.__init__(self)
-            self.shape, self.error = None, None
+            self.shape: tuple[int, ...] | None = None
+            self.error: Exception | None = None
 
         def reallocate_output_async(self, name: str, memory: Any, size: int, alignment: int, stream: Any) -> int:
             try:

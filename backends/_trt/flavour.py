@@ -43,7 +43,20 @@ class Flavour:
     @functools.cached_property
     def trt(self) -> Any:
         """The vendor's module. The registry reports the exceptions of the import."""
-        return _import(self)
+        for name in self.modules:
+            try:
+                module = importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if error.name != name:
+                    raise
+                continue
+            if not hasattr(module, "__version__"):
+                continue  # a folder of stubs
+            major = int(str(module.__version__).partition(".")[0])
+            if major < self.oldest:
+                raise ImportError(f"{self.title} {module.__version__} is too old; {self.oldest} or later is needed")
+            return module
+        raise ModuleNotFoundError(f"No module named {self.modules[0]!r}", name=self.modules[0])
 
     @property
     def version(self) -> str:
@@ -108,23 +121,6 @@ FLAVOURS = {
 _LISTING = "Layers:"
 #: The message of a build about the memory of its engine.
 _MEMORY = re.compile(r"Total (Weights|Activation) Memory: (\d+) bytes")
-
-
-def _import(flavour: Flavour) -> Any:
-    for name in flavour.modules:
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            continue
-        if not hasattr(module, "__version__"):
-            continue  # a folder of stubs
-        major = int(str(module.__version__).partition(".")[0])
-        if major < flavour.oldest:
-            raise ImportError(f"{flavour.title} {module.__version__} is too old; {flavour.oldest} or later is needed")
-        return module
-    raise ModuleNotFoundError(f"No module named {flavour.modules[0]!r}", name=flavour.modules[0])
 
 
 def _make_logger(trt: Any) -> Any:

@@ -33,7 +33,7 @@ from ...errors import (
 from ...infer import BackendInfo, Declaration, Infer, Scheduling
 from .._batch_buckets import next_size
 from .build import build_engine, engine_key, load_plugins
-from .contexts import OutputAllocator, make_allocator
+from .contexts import make_allocator
 from .details import EngineDetails, EngineMemory
 from .engine import SUFFIXES, Engine, check_details, check_header, read_engine
 from .flavour import FLAVOURS, Flavour
@@ -155,16 +155,14 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _load_built(self, cache: Cache | None, options: Any) -> EngineDetails:
         """The engine from the cache, or a new one."""
-        key = engine_key(
-            self.flavour, self.model, precision=self._requested_precision, max_batch=self.max_batch,
-            options=options, capabilities=(), device=self._cuda,
-        )  # fmt: skip
+        wanted: dict[str, Any] = {
+            "precision": self._requested_precision, "max_batch": self.max_batch, "options": options,
+            "device": self._cuda,
+        }  # fmt: skip
+        key = engine_key(self.flavour, self.model, capabilities=(), **wanted)
 
         def make() -> tuple[bytes, dict[str, Any]]:
-            data, details = build_engine(
-                self.flavour, self.model, precision=self._requested_precision, max_batch=self.max_batch,
-                options=options, device=self._cuda, timings=cache,
-            )  # fmt: skip
+            data, details = build_engine(self.flavour, self.model, timings=cache, **wanted)
             return data, details.plain()
 
         def load() -> EngineDetails:
@@ -226,7 +224,7 @@ class _TensorRt(ProfiledRuns, Infer):
         self.stream: Stream = Stream(self._device)
         self._own_stream = True
         self._stages: dict[str, Tensor] = {}  # device memory for tensors that have none
-        self._grown: dict[str, OutputAllocator] = {}  # for outputs whose shapes depend on the data
+        self._grown: dict[str, Any] = {}  # for outputs whose shapes depend on the data
         self._graphs: OrderedDict[tuple[Any, ...], CudaGraph] = OrderedDict()
         self._captures, self._failed_captures = self.options.cuda_graph, 0
         self.scheduling = self._scheduling()
@@ -329,8 +327,9 @@ class _TensorRt(ProfiledRuns, Infer):
         if self._first:
             self._first = False
             self._wait()
-            if self._engine.compiled is not None:
-                self._engine.compiled.keep_first()
+            compiled = self._engine.compiled
+            if compiled is not None and not compiled.nbytes:
+                compiled.keep()
 
     def _update_addresses(self) -> None:
         """Copies inputs on the host to the device, and updates all addresses."""
@@ -352,7 +351,7 @@ class _TensorRt(ProfiledRuns, Infer):
         graph = self._graphs.get(key)
         if graph is None:
             self._set_context()
-            if not self._grown and self._context.has_run(self._shapes) and self._can_capture():
+            if not self._grown and tuple(self._shapes.items()) in self._context.ran and self._can_capture():
                 graph = self._capture()
             if graph is None:
                 self._queue()
@@ -392,7 +391,7 @@ class _TensorRt(ProfiledRuns, Infer):
         context: tensorrt.IExecutionContext = self._context.raw
         if not context.execute_async_v3(self.stream.handle):
             raise self._failure()
-        self._context.note_run(self._shapes)
+        self._context.ran.add(tuple(self._shapes.items()))
 
     def _set_context(self) -> None:
         """Prepares the context for a run, since another instance may have used or replaced it."""
@@ -409,7 +408,8 @@ class _TensorRt(ProfiledRuns, Infer):
 
     def _failure(self) -> Exception:
         for allocator in self._grown.values():
-            if error := allocator.error:
+            error: Exception | None = allocator.error
+            if error is not None:
                 allocator.error = None
                 return error
         return InferenceError(

@@ -20,6 +20,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,10 +43,6 @@ _log = logger("infersdk.loading.hot_swap")
 
 #: Seconds that the end of the process waits for cancelled builds: one step of a build may take a while.
 _PATIENCE = 10.0
-
-
-class _StoppedError(Exception):
-    """The build is not needed any more."""
 
 
 class _BackgroundLoad:
@@ -101,7 +98,7 @@ class _BackgroundLoad:
 
     def _check(self) -> None:
         if not self._is_needed():
-            raise _StoppedError
+            raise CancelledError
 
     def _work(self, load: Callable[[Callable[[], None]], Infer]) -> None:
         try:
@@ -166,9 +163,9 @@ class HotSwap(Infer):
     Args:
         model: as `load()` takes it.
         target: the class of the requested backend.
-        make: makes its Infer: the class, or a function where the class alone does not.
+        start: loads its Infer with the `options` that it is given.
         stand_in: loads the Infer that serves at first.
-        device, precision, max_batch, options: for the target.
+        device, options: for the target.
     """
 
     _ready: Infer | None = None  # the Infer of the requested backend, from the end of the build to the next run
@@ -178,20 +175,17 @@ class HotSwap(Infer):
         self,
         model: ModelLike,
         target: type[Infer],
-        make: Callable[..., Infer],
+        start: Callable[..., Infer],
         stand_in: Callable[[], Infer],
         *,
         device: Device,
-        precision: str | None,
-        max_batch: int | None,
         options: BackendOptions,
     ) -> None:
         self.backend, self.declaration = target.backend, target.declaration  # type: ignore[misc]
-        self._make, self._stand_in = make, stand_in
-        self._asked: dict[str, Any] = {"device": device, "precision": precision, "max_batch": max_batch}
+        self._start, self._stand_in = start, stand_in
         self._pending = False
         self._guard = threading.Lock()  # another thread may clone it while it changes
-        super().__init__(model, device=device, precision=precision, max_batch=max_batch, options=options)
+        super().__init__(model, device=device, options=options)
 
     # ---- which Infer serves ----
 
@@ -262,7 +256,7 @@ class HotSwap(Infer):
         self.input_specs, self.output_specs = infer.input_specs, infer.output_specs
         self.metadata, self.max_batch = infer.metadata, infer.max_batch
         self.stream = infer.stream
-        on_device = self._asked["device"].ordinal >= 0  # where it will run: then as many runs as keep a device busy
+        on_device = self._device.ordinal >= 0  # where it will run: then as many runs as keep a device busy
         self.scheduling = msgspec.structs.replace(
             infer.scheduling,
             concurrency=max(infer.scheduling.concurrency, 3 if on_device else 1),
@@ -286,16 +280,16 @@ class HotSwap(Infer):
         self._building.start()
 
     def _loader(self) -> Callable[[Callable[[], None]], Infer]:
-        make, model, asked, options = self._make, self.model, self._asked, self.options
+        start, approve, options = self._start, self.model.approve, self.options
         budget = self.memory_budget  # of both: they hold memory at the same time
 
         def load(check: Callable[[], None]) -> Infer:
             check()
             with charging(budget):
-                infer = make(model, **asked, options=_stoppable(options, check))
+                infer = start(options=_stoppable(options, check))
             try:
-                if model.approve is not None:
-                    model.approve(infer)
+                if approve is not None:
+                    approve(infer)
             except BaseException:
                 infer.close()
                 raise

@@ -9,6 +9,7 @@ the group `infersdk.backends`::
 
 from __future__ import annotations
 
+import functools
 import importlib
 import operator
 import os
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from ..core.device import Device
 from ..core.model_source import ModelLike, ModelSource
-from ..core.target import check_precision
+from ..core.target import Target, check_precision
 from ..core.text import printable
 from ..errors import BackendNotFoundError, BackendUnavailableError, ConfigError, InputError, nearest
 from ..infer import Infer
@@ -163,7 +164,7 @@ def load(
         BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
     """
     if is_configuration(model):
-        given = {
+        given: dict[str, Any] = {
             "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
             "while_building": while_building, "custom_ops": custom_ops, "cut_custom_ops": cut_custom_ops or None,
             "external_data": external_data, "convert": convert,
@@ -172,12 +173,17 @@ def load(
         return _load_configured(model, {**given, **options})
     if backend == AUTO:
         check_precision(precision)
-        loading = {
+        given = {
             "device": device, "precision": precision, "max_batch": max_batch, "custom_ops": custom_ops,
             "cut_custom_ops": cut_custom_ops, **options,
         }  # fmt: skip
         source = _readable(backend_class("onnxruntime"), model, external_data, convert)
-        return _load_fastest(source, loading, while_building)
+        selection = _imported(_SELECTOR)(source, load, given)
+        target = Target.parse(selection.target)
+        given |= {"device": target.device, "while_building": while_building}
+        infer = load(source, target.backend, **given)  # its error is raised: no other one is tried
+        infer.selection = selection
+        return infer
     backend = "onnxruntime" if backend is None else backend
     kind = backend_class(backend)
     check_precision(precision)
@@ -194,12 +200,12 @@ def load(
         from ..custom_ops.loading import with_custom_ops
 
         make = with_custom_ops(kind, source, target_device, custom_ops, cut=cut_custom_ops)
+    start = functools.partial(make, source, device=target_device, precision=precision, max_batch=max_batch)
     if while_building is None:
-        infer = make(source, device=target_device, precision=precision, max_batch=max_batch, options=own)
+        infer = start(options=own)
         if "infersdk.quantization" in infer.metadata:
             _warn_of_target(infer)
         return infer
-    from ..core.target import Target
     from .hot_swap import HotSwap, check_device
 
     check_device(kind, backend, target_device)
@@ -208,28 +214,8 @@ def load(
     largest = (
         max_batch if max_batch is not None or getattr(own, "profiles", None) else kind.declaration.default_max_batch
     )
-    return HotSwap(
-        source,
-        kind,
-        make,
-        lambda: load(source, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops),
-        device=target_device,
-        precision=precision,
-        max_batch=max_batch,
-        options=own,
-    )
-
-
-def _load_fastest(source: ModelSource, given: dict[str, Any], while_building: str | None) -> Infer:
-    """The model on the fastest backend. If that does not load, its error is raised."""
-    from ..core.target import Target
-
-    selection = _imported(_SELECTOR)(source, load, given)
-    target = Target.parse(selection.target)
-    arguments = {**given, "device": target.device, "while_building": while_building}
-    infer = load(source, target.backend, **arguments)
-    infer.selection = selection
-    return infer
+    serve = functools.partial(load, source, **stand_in.arguments, max_batch=largest, custom_ops=custom_ops)
+    return HotSwap(source, kind, start, serve, device=target_device, options=own)
 
 
 def checked_max_batch(value: int | None) -> int | None:
@@ -281,11 +267,7 @@ def _readable(
     external_data: str | os.PathLike[str] | None,
     arguments: Mapping[str, Any] | None,
 ) -> ModelSource:
-    """The source of a model, converted to ONNX if the backend does not read its format.
-
-    Raises:
-        ConfigError: arguments of a conversion are given, and there is nothing to convert; or they are not a mapping.
-    """
+    """The source of a model, converted to ONNX if the backend does not read its format."""
     if arguments is not None and not isinstance(arguments, Mapping):
         example = {"shapes": [(1, 3, 224, 224)]}
         raise ConfigError(f"convert is a mapping of arguments, such as {example}, not {arguments!r}")

@@ -173,9 +173,7 @@ class TensorBatchBuffer(OneBucket):
     In place of an array there may be an object with `shape`, `dtype` and `read_into(array)`, which writes its values
     into the row by itself: from shared memory for instance, without an array in between.
 
-    Args:
-        infer: belongs to the buffer, which closes it.
-        capacity: rows.
+    The `Infer` belongs to the buffer, which closes it.
 
     Raises:
         UnsupportedModelError: an input or output has no batch axis, or an input leaves other dimensions free.
@@ -347,10 +345,6 @@ def sizes_to_run(sizes: Sequence[int], capacity: int) -> list[int]:
 
     A backend that pads batches prepares itself for each size. For others a new size costs little: sizes that double
     are enough.
-
-    Args:
-        sizes: those that the model runs.
-        capacity: the largest batch.
     """
     if len(sizes) == capacity:
         sizes = [size for size in sizes if size == capacity or not size & (size - 1)]

@@ -1,7 +1,6 @@
 """The parts of a pipeline, put together: requests come in, are cancelled, and the whole is closed.
 
-One lock guards the state of all parts. It is held for microseconds, and no user code (images, models, callbacks of
-futures) runs while it is held. `infersdk.pipeline` shows the parts.
+`infersdk.pipeline` shows the parts, and the rules of their lock.
 """
 
 from __future__ import annotations

@@ -405,16 +405,14 @@ def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> Pipel
     for other in networks[1:]:
         _check_same(networks[0], other)
     lock, groups = threading.Lock(), list[InstanceGroup]()
-    made: list[BatchBuffer] = []
-    warming: list[BatchBuffer] = []
-    names: list[str] = []
-    try:
+    warming, names = list[BatchBuffer](), list[str]()
+    with ExitStack() as opened:
         for model in models:
             network = model.network
             names.append(type(model).__name__ if network is None else str(network.model.name))
             instances = settings.instances or model.concurrency
             first = model.batch_buffer(settings.max_batch)
-            made.append(first)
+            opened.callback(first.close)
             # With several buckets there is a batch that fills for each, for the most frequent ones at least.
             count = instances + 1 + min(len(first.buckets()), MOST_FILLING)
             shares = network is not None and network.scheduling.one_core_clones > 0
@@ -425,25 +423,23 @@ def _start(models: Sequence[Servable[Any]], settings: PipelineSettings) -> Pipel
             buffers = [first]
             while len(buffers) < count:
                 buffers.append(model.batch_buffer(first.capacity))
-                made.append(buffers[-1])
+                opened.callback(buffers[-1].close)
             instances = min(instances, count)
             warming += buffers[:instances] if shares else buffers
             running = 1 if model.serializes_runs else instances
             groups.append(InstanceGroup(len(groups), buffers, instances, running, lock))
-        capacities = sorted({buffer.capacity for buffer in made})
+        capacities = sorted({batch.capacity for group in groups for batch in group.batches})
         if len(capacities) != 1:
             raise ConfigError(
                 f"the models of one pipeline take the same largest batch, and these take {capacities}; give max_batch"
             )
-        return PipelineCore(
+        core = PipelineCore(
             lock, groups, warming, max_delay=settings.max_delay,
             workers=settings.workers or min(MOST_WORKERS, available_processors()),
             name=f"the pipeline of {' and '.join(dict.fromkeys(names))}",
         )  # fmt: skip
-    except BaseException:
-        for buffer in made:
-            buffer.close()
-        raise
+        opened.pop_all()
+        return core
 
 
 def _close_in_background(core: PipelineCore) -> None:

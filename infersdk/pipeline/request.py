@@ -92,7 +92,7 @@ class Request:
         self._on_done: Callable[[Any], object] | None = on_done
         self.submitted = monotonic()
         self.listener = stage_listener.get()  # is called with the times of the request's stages
-        self.prepared_at = (0.0, 0.0)  # where there is a listener: when its preparation began and ended
+        self.prepared_at = (0.0, 0.0)  # when its preparation began and ended
         self.time_limit = time_limit
         self.deadline = None if time_limit is None else self.submitted + time_limit  # on the monotonic clock
         self.bucket: Hashable = None  # it shares a batch with requests of this bucket

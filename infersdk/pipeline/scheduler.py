@@ -118,11 +118,6 @@ class InstanceGroup:
         self.batch_sizes = buffers[0].batch_sizes()
         self.changed = threading.Condition(lock)  # the threads that run batches wait here for one that may leave
 
-    @property
-    def load(self) -> float:
-        """How busy the model is: full and running batches for each that may run."""
-        return (self.in_flight + len(self.full)) / self.max_in_flight
-
 
 class Scheduler:
     """Gives requests rows of batches, fills one batch of each bucket at a time, and decides when a batch leaves.
@@ -136,12 +131,6 @@ class Scheduler:
     - the model runs all batches of its group that have left, and no other request is expected for it (`_complete()`);
       or
     - the model is free, and the oldest request of the batch has waited `max_delay` seconds.
-
-    Args:
-        groups: the instances of each model.
-        max_delay: maximum seconds that a request waits for others while the model is free.
-        statistics: has the number of requests in the pipeline.
-        clock: the time in seconds.
     """
 
     def __init__(
@@ -167,11 +156,7 @@ class Scheduler:
     # ---- slots: rows of batches, in the order in which requests came ----
 
     def admit(self, request: Request, preparing: bool) -> bool:
-        """Gives a request a slot, if one is free and no request waits for it.
-
-        Args:
-            preparing: see `_add()`.
-        """
+        """Gives a request a slot, if one is free and no request waits for it. `preparing`: see `_add()`."""
         if self.queue:
             return False
         self._statistics.in_pipeline += 1
@@ -289,9 +274,10 @@ class Scheduler:
 
     def _open(self, bucket: Hashable) -> BatchState | None:
         """Begins a batch on the model that has the least to do."""
-        group = min((group for group in self.groups if group.free), key=lambda group: group.load, default=None)
-        if group is None:
+        free = [group for group in self.groups if group.free]
+        if not free:
             return None
+        group = min(free, key=lambda group: (group.in_flight + len(group.full)) / group.max_in_flight)
         self._filling[bucket] = batch = group.free.popleft()
         batch.bucket, batch.share = bucket, self._share(group)
         if bucket is not None:

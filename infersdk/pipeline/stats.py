@@ -130,15 +130,11 @@ class Statistics:
     def batch_done(
         self, submitted: Sequence[float], failed: int, left: float, ran: float, done: float, bucket: Hashable = None
     ) -> None:
-        """Counts a batch that has its results.
+        """Counts a batch that has its results. The times are those of `RequestStages`.
 
         Args:
-            submitted: when each of its requests was submitted, on the monotonic clock, as the other times.
+            submitted: the time of each request.
             failed: how many of them ended in an exception.
-            left: when it left for the model.
-            ran: when the model had run it.
-            done: when the results were there.
-            bucket: of the batch; None where there are no buckets.
         """
         count = len(submitted)
         self.running -= count

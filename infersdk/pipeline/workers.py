@@ -21,11 +21,7 @@ __all__ = ["BatchRunners", "PipelineState", "PrepareWorkers", "fail_expired"]
 
 
 class PipelineState:
-    """The state of a pipeline that its threads share, and its end by a fault. It changes under `lock`.
-
-    Args:
-        lock, groups, max_delay, name: see `PipelineCore`.
-    """
+    """The state of a pipeline that its threads share, and its end by a fault. It changes under `lock`."""
 
     def __init__(self, lock: threading.Lock, groups: Sequence[InstanceGroup], max_delay: float, name: str) -> None:
         self.lock, self.groups = lock, groups
@@ -113,10 +109,12 @@ class PrepareWorkers:
             if request.settled:
                 continue
             assert request.batch is not None
+            began = monotonic()
             try:
-                _prepare_row(request.batch, request)
+                request.batch.buffer.prepare(request.row, request.item, request.parameters)
             except BaseException as error:
                 errors[request] = error
+            request.prepared_at = (began, monotonic())
         try:
             self._finish(requests, errors)
             return errors
@@ -174,18 +172,6 @@ class PrepareWorkers:
                     self._state.scheduler.notify_prepared(batch)
         for request in failed:
             end_request(request, errors[request])
-
-
-def _prepare_row(batch: BatchState, request: Request) -> None:
-    """Prepares the row of a request."""
-    if request.listener is None:
-        batch.buffer.prepare(request.row, request.item, request.parameters)
-        return
-    began = monotonic()
-    try:
-        batch.buffer.prepare(request.row, request.item, request.parameters)
-    finally:
-        request.prepared_at = (began, monotonic())
 
 
 def fail_expired(requests: Sequence[Request]) -> None:

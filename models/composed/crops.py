@@ -33,14 +33,13 @@ CropKind = Literal["box", "oriented", "landmarks"]
 MOST_OF_SQUARE = 4
 
 
-def cutter(kind: CropKind, margin: float = 0.0, size: int = 112) -> Cutter:
+def cutter(kind: CropKind, margin: float = 0.0) -> Cutter:
     """The function that cuts out parts.
 
     Args:
         kind: `"box"`: the pixels within the box's edges. `"oriented"`: an oriented box turned upright, its width along
             the rows. `"landmarks"`: a face turned and scaled by its five landmarks (see `infersdk.ops.aligned_crops`).
         margin: by how much a box is enlarged on each side, as a share of that side; for `"box"` and `"oriented"`.
-        size: the side of a crop by landmarks, in pixels.
 
     The function raises InputError where boxes have no angles or keypoints for `kind`.
 
@@ -52,7 +51,7 @@ def cutter(kind: CropKind, margin: float = 0.0, size: int = 112) -> Cutter:
     if not (math.isfinite(margin) and margin >= 0):
         raise ConfigError(f"margin is a share of a box's side, from 0, not {margin}")
     if kind == "landmarks":
-        return lambda image, boxes: _turned(image, _of_each(boxes, "keypoints", _by_landmarks, image, size))
+        return lambda image, boxes: _turned(image, _of_each(boxes, "keypoints", _by_landmarks, image))
     if kind == "oriented":
         return lambda image, boxes: _turned(image, _of_each(boxes, "oriented", _upright, image, margin))
     return lambda image, boxes: _of_each(boxes, "xyxy", _within, image, margin)
@@ -75,11 +74,7 @@ def _of_each(boxes: Detections, column: str, cut: Callable[..., T], *arguments: 
 
 
 def _finite(rows: npt.NDArray[np.float32], index: int) -> list[float]:
-    """The numbers of a row.
-
-    Raises:
-        InputError: one of them is not finite.
-    """
+    """The numbers of a row, if all are finite."""
     row: list[float] = rows[index].tolist()
     if not all(map(math.isfinite, row)):
         raise InputError(f"box {index} is {row}, which are no finite numbers, so there is nothing to cut out")
@@ -115,11 +110,11 @@ def _upright(rows: npt.NDArray[np.float32], index: int, image: Image, margin: fl
     return Geometry.affine(image.size, canvas, matrix)
 
 
-def _by_landmarks(rows: npt.NDArray[np.float32], index: int, image: Image, size: int) -> Geometry:
+def _by_landmarks(rows: npt.NDArray[np.float32], index: int, image: Image) -> Geometry:
     points = rows[index : index + 1]
     if points.shape[1] != 5:
         raise InputError(f"box {index} has {points.shape[1]} keypoints; a crop by landmarks needs the five of a face")
-    (geometry,) = alignments(image.size, points, size)
+    (geometry,) = alignments(image.size, points)
     return geometry
 
 

@@ -143,9 +143,6 @@ class ImageRequest:
         self._cancel_requests()
 
     def _cancel_requests(self) -> None:
-        while self._requests:
-            try:
-                request = self._requests.pop()
-            except IndexError:  # another thread has taken the last one
-                return
+        requests, self._requests = self._requests, []  # the second of two threads that cancel one does nothing
+        for request in requests:
             request.cancel()

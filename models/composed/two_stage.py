@@ -210,9 +210,6 @@ class TwoStage(Composed[Detections]):
     def _take_slot(self, request: ImageRequest) -> bool:
         """Waits until fewer images are in progress than both pipelines have slots. False where the deadline passes,
         which ends the request.
-
-        Raises:
-            Overloaded: the settings of the detector's pipeline or `timeout` say not to wait any longer.
         """
         settings = self.detector.details.pipelines[0].settings
         with self._guard:

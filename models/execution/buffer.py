@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -86,7 +86,7 @@ class ModelStages(Generic[Result]):
         preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` or `"auto"`.
         verified: whether `verify` has passed. It is shared by all buffers of a model.
         decoded: how many images each decoder has decoded.
-        locations: with `preprocess="auto"`, the faster location of each kind of batch; see `PreprocessPlacement`.
+        locations: with `preprocess="auto"`, the faster location of each kind of batch; see `WholeBatch`.
     """
 
     canvases: Canvases
@@ -190,12 +190,7 @@ class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
 
 
 class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
-    """The outputs of one image of a batch, each looked up when it is needed.
-
-    Args:
-        outputs: those of the batch.
-        row: of the image.
-    """
+    """The outputs of one image of a batch, each looked up when it is needed."""
 
     def __init__(self, outputs: Mapping[str, npt.NDArray[Any]], row: int) -> None:
         self._outputs, self._row = outputs, row
@@ -214,12 +209,8 @@ class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
 class HostBuffer(Generic[Result]):
     """The rows of a batch on the host. Images are preprocessed straight into the rows of the network's bound input.
 
-    One thread at a time uses it; several threads write rows. `CudaBuffer` has the same methods.
-
-    Args:
-        infer: the network; it stays the caller's.
-        stages: of the model.
-        capacity: maximum number of images in a batch.
+    One thread at a time uses it; several threads write rows. The network stays the caller's. `CudaBuffer` has the same
+    methods.
 
     Raises:
         ConfigError: the files are to be decoded on a CUDA device.
@@ -236,9 +227,7 @@ class HostBuffer(Generic[Result]):
         self.infer, self.capacity = infer, capacity
         self._stages, self._canvas = stages, stages.preprocessor
         self._runs, self._outputs = SideBySide(infer), HostOutputs(infer)
-        self._geometries: list[Geometry | None] = [None] * capacity
-        self._parameters: list[Parameters] = [None] * capacity
-        self._decoders: list[str | None] = [None] * capacity
+        self._rows: list[Any] = [None] * capacity  # geometry, parameters and decoder of each image.
         self._address = self._stride = 0  # of the first row of the input, and bytes from row to row
         self._begun = 0  # rows of the input, until it runs
         self._written = False  # whether rows were written since the last run
@@ -253,7 +242,7 @@ class HostBuffer(Generic[Result]):
         self._canvas = canvas
         # What fits the count keeps its address, so it holds for smaller batches too.
         tensor = canvas.input.tensor(self.infer, count, self.capacity)
-        self._address, self._stride = tensor.host_ptr(read=False, write=True), canvas.input.image_nbytes
+        self._address, self._stride = tensor.host_ptr(read=False, write=True), tensor.nbytes // tensor.shape[0]
         self._tensor, self._begun = tensor, count
 
     def write(self, row: int, image: Any, parameters: Parameters) -> None:
@@ -264,17 +253,15 @@ class HostBuffer(Generic[Result]):
         sampled = geometry if image.reduced_from is None else geometry_of_pixels(image, geometry)
         address = self._address + row * self._stride
         preprocess_into(image.view(), sampled, preprocessor.transform, address, self._stride)
-        self._geometries[row], self._parameters[row], self._decoders[row] = geometry, parameters, image.decoder
+        self._rows[row] = geometry, parameters, image.decoder
 
     def decode(self, count: int) -> None:
         """They are decoded."""
 
     def move(self, source: int, target: int) -> None:
-        rows_of: tuple[list[Any], ...] = (self._geometries, self._parameters, self._decoders)
-        for values in rows_of:
-            values[target] = values[source]
-        rows = self._canvas.input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
-        rows[target] = rows[source]
+        self._rows[target] = self._rows[source]
+        pixels = self._canvas.input.tensor(self.infer, self.capacity, self.capacity).numpy(writable=True)
+        pixels[target] = pixels[source]
 
     def run(self, count: int) -> None:
         if self._begun != count:
@@ -290,10 +277,10 @@ class HostBuffer(Generic[Result]):
 
     def results(self, count: int) -> list[Result]:
         """The results of these rows."""
-        stages, geometries = self._stages, cast("list[Geometry]", self._geometries[:count])
-        stages.verify_once(self._outputs)
-        results = stages.results(self._outputs, geometries, self._parameters[:count])
-        return stages.with_decoders(results, self._decoders[:count])
+        geometries, parameters, decoders = zip(*self._rows[:count], strict=True)
+        self._stages.verify_once(self._outputs)
+        results = self._stages.results(self._outputs, geometries, parameters)
+        return self._stages.with_decoders(results, decoders)
 
     def warm_up(self, count: int, source: Any) -> None:
         """Runs `count` rows of an image until a further run takes no longer than usual."""

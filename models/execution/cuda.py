@@ -25,7 +25,7 @@ from ...image.batch import ImageBatch, shared_workers
 from ...image.uploads import bring_in
 from ..preprocessor import geometry_of_pixels
 from .buffer import HostOutputs
-from .placement import LocationCost, PreprocessPlacement, WholeBatch
+from .placement import SAMPLE, LocationCost, WholeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,17 +64,13 @@ class FetchOutputs:
 class CudaInstance:
     """An execution context with its stream and memory, and the batch that is on it. One thread at a time.
 
-    Args:
-        infer: the context; it stays the caller's.
-        stages: of the model.
-        capacity: maximum number of images in a batch.
+    The context stays the caller's.
     """
 
     def __init__(self, infer: Infer, stages: ModelStages[Any], capacity: int) -> None:
         assert infer.stream is not None
         self.infer, self.capacity, self.stream = infer, capacity, infer.stream
-        self._stages, self._placement = stages, PreprocessPlacement(stages.preprocess, stages.locations)
-        self._batch = ImageBatch(capacity)
+        self._stages, self._batch = stages, ImageBatch(capacity)
         self._images = Tensor((0,), "uint8", self.stream.device)  # unprocessed images, for the upload
         self._postprocess: DevicePostprocess = stages.device_postprocess(infer, capacity) or FetchOutputs(infer, stages)
         self._rows: Sequence[Row] = ()
@@ -170,20 +166,22 @@ class CudaInstance:
     # ---- where images are preprocessed ----
 
     def _location(self, images: Sequence[HostImage], geometries: Sequence[Geometry], workers: Workers) -> str:
-        size, page_locked = sum(image.pixels.nbytes for image in images), is_page_locked(images[0].pixels)
-        location = self._placement.choose(size, page_locked)
-        if location is not None:
-            return location
+        if self._stages.preprocess != "auto":
+            return self._stages.preprocess
+        kind = sum(image.pixels.nbytes for image in images).bit_length(), is_page_locked(images[0].pixels)
+        if kind in self._stages.locations:
+            return self._stages.locations[kind]
         canvas = geometries[0].canvas
         if (len(images), canvas) not in self._sizes_run:  # its first run prepares the size, and takes longer
             return "device"
-        costs = {}
-        few = slice(0, self._placement.sample)
+        few = slice(0, SAMPLE)
         self._fill(images[few], geometries[few])
         share = len(images) / len(images[few])
+        costs = {}
         for location in ("device", "host"):
-            costs[location] = self._cost(location, canvas, len(images), workers).times(share)
-        self._measured = WholeBatch(size, page_locked, costs)
+            thread, total = self._cost(location, canvas, len(images), workers)
+            costs[location] = LocationCost(thread * share, total * share)
+        self._measured = WholeBatch(kind, costs)
         return self._measured.faster_alone
 
     def _cost(self, location: str, canvas: tuple[int, int], count: int, workers: Workers) -> LocationCost:
@@ -211,7 +209,7 @@ class CudaInstance:
             self._return_borrowed()
         if self._measured is not None:
             self._measured.collect = perf_counter() - started
-            self._placement.decide(self._measured)
+            self._stages.locations[self._measured.kind] = self._measured.faster()
             self._measured = None
         return self._stages.with_decoders(results, [row.image.decoder for row in rows])
 
@@ -225,11 +223,10 @@ class _Slot:
 
     Args:
         network: `network.current()` serves; None is a clone that is made when it is first needed.
-        owned: whether the network is closed with the slot.
     """
 
-    def __init__(self, network: Infer | None, owned: bool) -> None:
-        self.network, self.owned = network, owned
+    def __init__(self, network: Infer | None) -> None:
+        self.network = network
         self.instance: CudaInstance | None = None
 
     def release(self) -> None:
@@ -237,11 +234,6 @@ class _Slot:
         instance, self.instance = self.instance, None
         if instance is not None:
             instance.close()
-
-    def close(self) -> None:
-        self.release()
-        if self.owned and self.network is not None:
-            self.network.close()
 
 
 class CudaRun:
@@ -283,11 +275,7 @@ class CudaRun:
 class CudaInstances:
     """The instances of a wrapper, which its calls, streams and requests share. Any number of threads may use it.
 
-    They are made when they are first needed, on clones of the network.
-
-    Args:
-        network: of the wrapper; it is not closed here.
-        stages: of the model.
+    They are made when they are first needed, on clones of the network, which is not closed here.
 
     Attributes:
         serving: the network of the instance that was made last; None before the first network was added.
@@ -309,17 +297,17 @@ class CudaInstances:
         self._warming = threading.Lock()
         self._warm: set[tuple[Any, ...]] = set()  # what `warm_up()` has run
 
-    def add(self, network: Infer, owned: bool, serving: Infer) -> None:
+    def add(self, network: Infer, serving: Infer) -> None:
         """Gives it a network for an instance, of which `serving` serves now. A clone that is not needed is closed."""
         with self._lock:
             needed = not self._closed and len(self._slots) < INSTANCES
             if needed:
                 self.serving = serving  # not one that is closed below
-                slot = _Slot(network, owned)
+                slot = _Slot(network)
                 self._slots.append(slot)
                 self._idle.append(slot)
                 self._changed.notify()
-        if not needed and owned:
+        if not needed and network is not self._network:
             network.close()
 
     def reserve(self, capacity: int) -> None:
@@ -334,24 +322,21 @@ class CudaInstances:
         """
         slot = self._take()
         try:
-            return self._queue_on(slot, rows, shares_cpu)
+            instance = self._current(slot)
+            instance.queue(rows, shared_workers(instance.stream.device.index, shares_cpu=shares_cpu))
+            run = CudaRun(self, slot, instance)
+            with self._lock:
+                self._queued.append(run)
+                self._changed.notify_all()
+            return run
         except BaseException:
             self.give_back(slot)
             raise
 
-    def _queue_on(self, slot: _Slot, rows: Sequence[Row], shares_cpu: bool) -> CudaRun:
-        instance = self._current(slot)
-        instance.queue(rows, shared_workers(instance.stream.device.index, shares_cpu=shares_cpu))
-        run = CudaRun(self, slot, instance)
-        with self._lock:
-            self._queued.append(run)
-            self._changed.notify_all()
-        return run
-
     def _current(self, slot: _Slot) -> CudaInstance:
         """The instance of a slot, on the network that serves now."""
         if slot.network is None:
-            slot.network, slot.owned = self._network.clone(), True
+            slot.network = self._network.clone()
         infer, instance = slot.network.current(), slot.instance
         if instance is None or instance.infer is not infer or instance.capacity < self._capacity:
             slot.release()
@@ -368,7 +353,7 @@ class CudaInstances:
                     if self._idle:
                         return self._idle.pop()
                     if len(self._slots) < INSTANCES:
-                        slot = _Slot(None, True)
+                        slot = _Slot(None)
                         self._slots.append(slot)
                         return slot
                     oldest = self._queued[0] if self._queued else None
@@ -415,12 +400,9 @@ class CudaInstances:
     def release(self) -> None:
         """Waits for the batches that are queued, and frees all instances. The next batch makes them again."""
         for slot in self._emptied():
-            if slot.owned:
-                slot.close()
-            else:
-                slot.release()
-                assert slot.network is not None
-                self.add(slot.network, False, slot.network)
+            self._free(slot)
+            if slot.network is self._network:
+                self.add(self._network, self._network)
         self._warm.clear()
 
     def close(self) -> None:
@@ -429,7 +411,13 @@ class CudaInstances:
             self._closed = True
             self._changed.notify_all()
         for slot in self._emptied():
-            slot.close()
+            self._free(slot)
+
+    def _free(self, slot: _Slot) -> None:
+        """Frees the instance of a slot, and closes its network, if that is a clone."""
+        slot.release()
+        if slot.network is not None and slot.network is not self._network:
+            slot.network.close()
 
     def _emptied(self) -> list[_Slot]:
         """All slots, once no batch is on them; none is left here."""

@@ -28,10 +28,6 @@ class CudaBuffer(Generic[Result]):
     """The rows of a batch on a CUDA device; see `HostBuffer`. They hold images until the batch runs.
 
     Args:
-        infer: the network that serves.
-        instances: run the batches.
-        stages: of the model.
-        capacity: maximum number of images in a batch.
         shares_cpu: see `shared_workers()`.
     """
 

@@ -14,7 +14,7 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -56,13 +56,11 @@ class ModelBuffer(Generic[Result]):
     Args:
         network: `network.current()` serves; None for a buffer on the instances of a device.
         owned: whether the network is closed with the buffer.
-        stages: of the model.
         instances: returns those of the wrapper on a CUDA device.
         capacity: maximum number of images in a batch; None is the largest batch of the network.
         of_pipeline: whether it belongs to a pipeline: `run()` then waits for the device.
 
     Attributes:
-        capacity: the maximum number of images in a batch.
         serving: the network that serves.
     """
 
@@ -99,7 +97,7 @@ class ModelBuffer(Generic[Result]):
             instances = self._instances()
             self.rows = CudaBuffer(infer, instances, self._stages, self.capacity, shares_cpu=self._of_pipeline)
             if self._network is not None:  # all buffers share a few instances there
-                instances.add(self._network, self._owned, infer)
+                instances.add(self._network, infer)
                 self._network = None
         if self._of_pipeline:
             self._asked = self.capacity  # a pipeline counts on it
@@ -159,17 +157,12 @@ class ModelBuffer(Generic[Result]):
 
 
 class Execution(Generic[Result]):
-    """Runs the images of a wrapper. Any number of threads may use it.
-
-    Args:
-        network: of the wrapper; it is not closed here.
-        stages: of the model.
-    """
+    """Runs the images of a wrapper, whose network is not closed here. Any number of threads may use it."""
 
     def __init__(self, network: Infer, stages: ModelStages[Result]) -> None:
         self._network, self._stages = network, stages
         self._instances: CudaInstances | None = None  # where the network is or was on a CUDA device
-        # `_lock` guards `_instances`, `_buffers`, `_closed`, `_released` and additions to `_lent`; no buffer runs under
+        # `_lock` guards `_instances`, `_buffers`, `_closed` and additions to `_lent`; no buffer runs under
         # it. A thread that waits for a buffer also holds `_turn`, so that one that has just given a buffer back waits
         # behind it.
         self._turn = threading.RLock()
@@ -183,7 +176,7 @@ class Execution(Generic[Result]):
         runs_in_parallel = Device.parse(network.device).kind == "cpu" or network.stream is not None
         # Buffers that are lent at a time: one thread is woken while the others run.
         self._limit = available_processors() + 1 if runs_in_parallel else 1
-        self._closed = self._released = False
+        self._closed = False
         self.timings = Timings()  # of the last call
 
     # ---- buffers ----
@@ -227,20 +220,25 @@ class Execution(Generic[Result]):
         lent = self._lent.copy().values()
         return [buffer for buffer in self._buffers if buffer not in lent]
 
-    def _take(self, call: object) -> ModelBuffer[Result]:
-        """A buffer for the calling thread, on the network that serves now. Waits while others have all of them.
-
-        Args:
-            call: a new object. The caller removes it from `_lent` in a `finally` whose `try` includes this, and then
-                calls `_wake()`.
+    def _lend(self, use: Callable[[ModelBuffer[Result]], Item]) -> Item:
+        """Calls a function with a buffer, which other threads do not have meanwhile. Returns its result.
 
         Raises:
             ClosedError: the model was closed.
         """
+        call = object()
+        try:
+            return use(self._take(call))
+        finally:
+            self._lent.pop(call, None)
+            with self._lock:
+                self._changed.notify_all()
+
+    def _take(self, call: object) -> ModelBuffer[Result]:
+        """A buffer on the network that serves now, which is in `_lent` under `call`. Waits while all are lent."""
         with self._turn, self._lock:
-            if self._closed or self._released:
-                self._check_open()
-                self._take_up()
+            self._check_open()
+            self._take_up()
             while len(self._lent) >= self._limit:
                 self._changed.wait(LONGEST_WAIT)
                 self._check_open()
@@ -257,14 +255,8 @@ class Execution(Generic[Result]):
 
     def _take_up(self) -> None:
         """Takes up a network that was released, before several threads use it. Under the lock."""
-        if self._released:
+        if self._network.is_released:
             self._network.current()
-            self._released = False
-
-    def _wake(self) -> None:
-        """Wakes the threads that wait for a buffer, after one was given back."""
-        with self._lock:
-            self._changed.notify_all()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -282,26 +274,23 @@ class Execution(Generic[Result]):
         Raises:
             ClosedError: the model was closed.
         """
-        call = object()
-        try:
-            buffer = self._take(call)
+
+        def run(buffer: ModelBuffer[Result]) -> Result:
             rows, started = buffer.rows, perf_counter()
-            if image is None:
-                image = rows.read(source)
+            pixels = rows.read(source) if image is None else image
             read = perf_counter()
             canvases = self._stages.canvases
-            rows.begin(canvases.of(image.size) if canvases.several else canvases.whole, 1)
-            rows.write(0, image, parameters)
+            rows.begin(canvases.of(pixels.size) if canvases.several else canvases.whole, 1)
+            rows.write(0, pixels, parameters)
             written = perf_counter()
             rows.run(1)
             ran = perf_counter()
             result: Result = rows.results(1)[0]
-        finally:
-            self._lent.pop(call, None)
-            self._wake()
-        if timed:
-            self.timings = Timings(read - started, written - read, ran - written, perf_counter() - ran)
-        return result
+            if timed:
+                self.timings = Timings(read - started, written - read, ran - written, perf_counter() - ran)
+            return result
+
+        return self._lend(run)
 
     def stream(self, sources: Iterable[Any], parameters: Parameters) -> Iterator[Result]:
         """The results of any number of images, in order. An exception of the iterable is raised after the results of
@@ -321,12 +310,7 @@ class Execution(Generic[Result]):
             exhausted = True
 
         while not exhausted:
-            call = object()
-            try:
-                self._take(call)  # the first buffer follows a hot swap
-            finally:
-                self._lent.pop(call, None)
-                self._wake()
+            self._lend(lambda buffer: None)  # the first buffer follows a hot swap
             mode = self._mode
             yield from mode(until_swapped(mode), parameters)
         images.check()
@@ -356,20 +340,18 @@ class Execution(Generic[Result]):
     def _on_host(self, images: Iterator[Any], parameters: Parameters) -> Iterator[Result]:
         """One batch after another. No buffer is lent while the stream waits for its caller or for images."""
         ordered = _InOrder[Result]()
-        for canvas, items in self._batches(images, self._first.capacity):
+
+        def run(canvas: tuple[int, int], items: list[Any], buffer: ModelBuffer[Result]) -> list[Result]:
             results: list[Result] = []
-            call = object()
-            try:
-                buffer = self._take(call)
-                while len(results) < len(items):  # after a hot swap the network may take fewer
-                    part = items[len(results) : len(results) + buffer.capacity]
-                    _wait(self._prepare(buffer, canvas, part, parameters))
-                    buffer.rows.run(len(part))
-                    results += buffer.rows.results(len(part))
-            finally:
-                self._lent.pop(call, None)
-                self._wake()
-            yield from ordered.add(items, results)
+            while len(results) < len(items):  # after a hot swap the network may take fewer
+                part = items[len(results) : len(results) + buffer.capacity]
+                _wait(self._prepare(buffer, canvas, part, parameters))
+                buffer.rows.run(len(part))
+                results += buffer.rows.results(len(part))
+            return results
+
+        for canvas, items in self._batches(images, self._first.capacity):
+            yield from ordered.add(items, self._lend(partial(run, canvas, items)))
 
     def _on_device(self, images: Iterator[Any], parameters: Parameters) -> Iterator[Result]:
         """The rows of a batch are prepared while earlier batches are on the device."""
@@ -453,9 +435,8 @@ class Execution(Generic[Result]):
 
     def warm_up(self, progress: Progress | None, example: Any) -> None:
         """Runs batches of all sizes on all canvases, as calls do."""
-        call = object()
-        try:
-            buffer = self._take(call)
+
+        def run(buffer: ModelBuffer[Result]) -> None:
             sizes = sizes_to_run(buffer.batch_sizes(), buffer.capacity)
             for canvas in reversed(self._stages.canvases.sizes):
                 for size in sizes:
@@ -463,14 +444,13 @@ class Execution(Generic[Result]):
                         progress(f"Warming up calls: batch {size}, {canvas[0]} x {canvas[1]}", 0.0)
                     buffer.rows.begin(self._stages.canvases.on(canvas), size)
                     buffer.warm_up(size, example)
-        finally:
-            self._lent.pop(call, None)
-            self._wake()
+
+        self._lend(run)
 
     def release(self) -> None:
         """Frees the memory of the buffers; called while none is lent. The next call allocates it again."""
         with self._lock:
-            idle, self._released = self._idle, True
+            idle = self._idle
             self._buffers = [buffer for buffer in self._buffers if buffer is self._first or buffer not in idle]
         for buffer in idle:
             if buffer is not self._first:
@@ -493,21 +473,12 @@ class Execution(Generic[Result]):
             self._instances.close()
 
 
-class _PoolThread(threading.local):
-    """Whether the running thread is one of `_submitted()`."""
-
-    is_one = False
-
-    def mark(self) -> None:
-        self.is_one = True
-
-
-_pool_thread = _PoolThread()
+_POOL_THREAD = "infersdk-decode"
 
 
 @lru_cache(maxsize=2)
 def _pool_of(process: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(available_processors(), MOST_DECODE_THREADS), "infersdk-decode", _pool_thread.mark)
+    return ThreadPoolExecutor(min(available_processors(), MOST_DECODE_THREADS), _POOL_THREAD)
 
 
 def _submitted(function: Callable[..., Item], *arguments: Any, **keywords: Any) -> Future[Item]:
@@ -516,7 +487,7 @@ def _submitted(function: Callable[..., Item], *arguments: Any, **keywords: Any) 
     In such a thread (a `postprocess()` that calls another model) it is called at once: if all threads waited for tasks
     that need a thread, none would end.
     """
-    if not _pool_thread.is_one:
+    if not threading.current_thread().name.startswith(_POOL_THREAD):
         return _pool_of(os.getpid()).submit(function, *arguments, **keywords)
     future = Future[Item]()
     try:

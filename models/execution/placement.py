@@ -14,9 +14,12 @@ from ...core.text import logger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LocationCost", "PreprocessPlacement", "WholeBatch"]
+__all__ = ["SAMPLE", "LocationCost", "WholeBatch"]
 
 _log = logger("infersdk.models")
+
+#: Images of a batch with which both locations are measured.
+SAMPLE = 8
 
 
 class LocationCost(NamedTuple):
@@ -30,24 +33,20 @@ class LocationCost(NamedTuple):
     thread: float
     total: float
 
-    def times(self, factor: float) -> LocationCost:
-        return LocationCost(self.thread * factor, self.total * factor)
-
 
 @dataclass
 class WholeBatch:
     """One batch that was measured.
 
     Attributes:
-        size, page_locked: see `PreprocessPlacement.choose()`.
+        kind: the size class of its images, and whether their memory is page-locked.
         costs: of both locations, for the whole batch.
         queue: seconds of the calling thread to queue the model and the postprocessing.
         device: seconds until the device had done both.
         collect: seconds of the calling thread to make the results.
     """
 
-    size: int
-    page_locked: bool
+    kind: tuple[int, bool]
     costs: Mapping[str, LocationCost]
     queue: float = 0.0
     device: float = 0.0
@@ -63,43 +62,17 @@ class WholeBatch:
         thread, total = self.costs[location]
         return max(thread + self.queue + self.collect, total, self.device)
 
-
-class PreprocessPlacement:
-    """`"device"`, `"host"` (the images shrink on the processor's threads first), or `"auto"`, which measures both.
-
-    Any number of threads may use it.
-
-    Args:
-        setting: one of these.
-        measured: the faster location, by the size class of a batch and whether it is page-locked. A model and its
-            clones share it.
-    """
-
-    #: Images of a batch with which both locations are measured.
-    sample = 8
-
-    def __init__(self, setting: str, measured: dict[tuple[int, bool], str]) -> None:
-        self.setting, self.measured = setting, measured
-
-    def choose(self, size: int, page_locked: bool) -> str | None:
-        """The location for a batch; None where it has to be measured.
-
-        Args:
-            size: bytes of all images.
-            page_locked: whether their memory is.
-        """
-        return self.setting if self.setting != "auto" else self.measured.get((size.bit_length(), page_locked))
-
-    def decide(self, batch: WholeBatch) -> None:
-        """Chooses the location for batches of this kind."""
-        periods = {location: batch.period(location) for location in ("device", "host")}
-        if min(periods.values()) >= 0.97 * max(periods.values()):  # about even: the one that is faster for one batch
-            location = batch.faster_alone
+    def faster(self) -> str:
+        """The location for batches of this kind, which overlap."""
+        periods = {location: self.period(location) for location in self.costs}
+        if min(periods.values()) >= 0.97 * max(periods.values()):  # about even
+            location = self.faster_alone
         else:
             location = min(periods, key=lambda one: periods[one])
-        self.measured[batch.size.bit_length(), batch.page_locked] = location
+        size_class, page_locked = self.kind
         _log.debug(
-            "batches of up to %d bytes%s are preprocessed on the %s: %s", 1 << batch.size.bit_length(),
-            ", page-locked," if batch.page_locked else "", location,
+            "batches of up to %d bytes%s are preprocessed on the %s: %s", 1 << size_class,
+            ", page-locked," if page_locked else "", location,
             ", ".join(f"{place} {1e3 * seconds:.2f} ms" for place, seconds in periods.items()),
         )  # fmt: skip
+        return location

@@ -24,8 +24,6 @@ class PageBuffer(OneBucket):
 
     Args:
         reader: belongs to the buffer, which closes its networks.
-        capacity: pages.
-        channel_order: of arrays.
         text_score: gives the score that a line must reach, for the parameters of a request.
     """
 

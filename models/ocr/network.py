@@ -16,11 +16,7 @@ __all__ = ["characters_of", "check_network", "input_array", "run"]
 
 
 def check_network(infer: Infer, task: str, dimensions: int) -> None:
-    """Checks that a network has one input of images and one output.
-
-    Args:
-        task: the task of the network, for messages.
-        dimensions: of its output.
+    """Checks that a network has one input of images, and one output with this number of dimensions.
 
     Raises:
         UnsupportedModelError: it has other inputs or outputs.

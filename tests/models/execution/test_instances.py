@@ -66,7 +66,7 @@ def instances(monkeypatch: pytest.MonkeyPatch) -> CudaInstances:
     monkeypatch.setattr(Network, "made", [])
     network: Any = Network()
     made = CudaInstances(network, None)  # type: ignore[arg-type]
-    made.add(network, False, network)
+    made.add(network, network)
     made.reserve(4)
     return made
 

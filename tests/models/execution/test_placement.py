@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from infersdk.models.execution.placement import LocationCost, PreprocessPlacement, WholeBatch
-
-SIZE = 1 << 20
+from infersdk.models.execution.placement import LocationCost, WholeBatch
 
 
 def measured(on_device: tuple[float, float], on_host: tuple[float, float], **run: float) -> WholeBatch:
     """A batch of which the thread and the whole way to the device took so many milliseconds at both locations."""
     costs = {"device": LocationCost(*on_device), "host": LocationCost(*on_host)}
-    return WholeBatch(SIZE, True, costs, **run)
+    return WholeBatch((20, True), costs, **run)
 
 
 @pytest.mark.parametrize(
@@ -29,15 +27,4 @@ def measured(on_device: tuple[float, float], on_host: tuple[float, float], **run
     ],
 )
 def test_auto(batch: WholeBatch, expected: str) -> None:
-    chosen = PreprocessPlacement("auto", {})
-    assert chosen.choose(SIZE, True) is None
-    chosen.decide(batch)
-    assert chosen.choose(SIZE, True) == expected
-    assert chosen.choose(SIZE + SIZE // 2, True) == expected  # of the same size class
-    assert chosen.choose(SIZE, False) is None
-    assert chosen.choose(2 * SIZE, True) is None
-
-
-@pytest.mark.parametrize("setting", ["device", "host"])
-def test_a_setting_is_not_measured(setting: str) -> None:
-    assert PreprocessPlacement(setting, {}).choose(SIZE, False) == setting
+    assert batch.faster() == expected

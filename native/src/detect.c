@@ -135,16 +135,12 @@ static ifs_status create(const ifs_detect_params *params, const ifs_raw_head *ra
 }
 
 ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_detection_decoder **out) {
-    if (!params || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params or out is NULL");
     IFS__TRY(ifs__check_detect_params(params));
     return create(params, NULL, out);
 }
 
 ifs_status ifs_detection_decoder_create_raw(const ifs_detect_params *params, const ifs_raw_head *raw,
                                             ifs_detection_decoder **out) {
-    if (!params || !raw || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params, raw or out is NULL");
     IFS__TRY(ifs__check_detect_params(params));
     IFS__TRY(ifs__check_raw_head(params, raw));
     return create(params, raw, out);

@@ -215,8 +215,6 @@ static ifs_status reserve(ifs_tracker *t, size_t count) {
 /* ---- the interface ---- */
 
 ifs_status ifs_tracker_create(const ifs_tracker_params *params, ifs_tracker **out) {
-    if (!params || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params or out is NULL");
     if (isnan(params->high_score) || isnan(params->start_score))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "high_score=%g and start_score=%g; use numbers",
                          (double)params->high_score, params->start_score);

@@ -85,11 +85,6 @@ class Upload:
         self._lease: _Lease | None = None
         self._at = 0
 
-    @property
-    def is_copied(self) -> bool:
-        """Whether its copy is queued."""
-        return self._lease is not None
-
     def on(self, stream: Stream) -> int:
         """The address on the device, for work on `stream`, which waits for the copy.
 

@@ -181,21 +181,15 @@ class UploadPools:
     """The memory of uploads, by device."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._pools: dict[Device, _Pool] = {}
 
     def of(self, device: Device) -> _Pool:
-        """The pool of a device."""
-        pool = self._pools.get(device)
-        if pool is None:
-            with self._lock:
-                pool = self._pools.setdefault(device, _Pool(device))
-        return pool
+        """The pool of a device. Of two threads that ask first, both get the same one."""
+        return self._pools.get(device) or self._pools.setdefault(device, _Pool(device))
 
     def clear(self) -> None:
         """Forgets the memory: blocks in use are freed with their last image."""
-        with self._lock:
-            self._pools.clear()
+        self._pools.clear()
 
 
 def bring_in(uploads: Iterable[Upload], stream: Stream, workers: Workers | None = None) -> None:

@@ -101,9 +101,9 @@ def _pointer(array: NDArray[np.uint8]) -> Any:
 
 
 def image_view(
-    array: NDArray[np.uint8], format: PixelFormat | None = None, uv: NDArray[np.uint8] | None = None
+    array: NDArray[np.uint8] | ImageView, format: PixelFormat | None = None, uv: NDArray[np.uint8] | None = None
 ) -> ImageView:
-    """A view of an array as an image.
+    """A view of an array as an image. A view is returned as it is.
 
     Args:
         array: uint8. Rows may be any distance apart, as in a region of a larger image. Three channels of four, as
@@ -118,6 +118,8 @@ def image_view(
         ShapeError: The shape is not that of an image of this format.
         InputError: It is not an array, the format is unknown, or `uv` is given for another format.
     """
+    if isinstance(array, ImageView):
+        return array
     if not isinstance(array, np.ndarray):
         raise InputError(f"an image is a uint8 ndarray, not {type(array).__name__}; convert it by np.asarray")
     if array.dtype != _UINT8:

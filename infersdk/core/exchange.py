@@ -122,11 +122,9 @@ def borrow_cuda_array(interface: dict[str, Any]) -> Any:
     """
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     at, read_only = interface["data"]
-    strides, dense = interface.get("strides"), dtype.itemsize
-    for size, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
-        if size != 1 and stride != dense:
-            raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
-        dense *= size
+    strides = interface.get("strides")
+    if strides and not _are_dense(shape, strides, dtype.itemsize):
+        raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
     ordinal = device_of(at)
     if (stream := interface.get("stream")) is not None:
         Stream.wrap(stream, Device("cuda", ordinal)).synchronize()
@@ -180,12 +178,19 @@ def borrow_capsule(capsule: Any) -> tuple[int, tuple[int, ...], np.dtype[Any], A
     if math.prod(shape) * dtype.itemsize >= 2**63:
         raise ShapeError(f"a DLPack tensor of shape {shape} and type {dtype} is larger than any memory")
     if tensor.strides != ffi.NULL:
-        strides, dense = _sizes(tensor.strides, tensor.ndim, "strides"), 1
-        for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-            if size != 1 and stride != dense:
-                raise ShapeError(f"strides {strides} of shape {shape} are not dense; pass a contiguous array")
-            dense *= max(size, 1)
+        strides = _sizes(tensor.strides, tensor.ndim, "strides")
+        if not _are_dense(shape, strides, 1):
+            raise ShapeError(f"strides {strides} of shape {shape} are not dense; pass a contiguous array")
     return address(tensor.data) + int(tensor.byte_offset), shape, dtype, managed
+
+
+def _are_dense(shape: Sequence[int], strides: Sequence[int], element: int) -> bool:
+    """Whether elements with these strides follow one another in C order. A side of one element has any stride."""
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != element:
+            return False
+        element *= max(size, 1)
+    return True
 
 
 def _return(managed: Any) -> None:

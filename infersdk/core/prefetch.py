@@ -169,12 +169,8 @@ class Prefetch(Generic[T]):
     def __next__(self) -> T:
         return self._queue.take()
 
-    def next_within(self, seconds: float) -> T:
-        """As `next()`.
-
-        Raises:
-            NoItemError: none has come for so many seconds.
-        """
+    def next_within(self, seconds: float | None) -> T:
+        """As `next()`. Raises NoItemError if none has come for so many seconds; None waits for ever."""
         return self._queue.take(seconds)
 
     def pass_to(self, receive: Callable[[T], object], timeout: float | None = None) -> None:

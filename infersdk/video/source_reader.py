@@ -148,8 +148,11 @@ class SourceReader(ABC, Generic[FrameKind]):
         except BaseException:
             self._container.close()
             raise
-        drops, expired = (drop or ("oldest" if self.live else "never")) == "oldest", _older_than(drop_after)
-        self._buffer: Prefetch[FrameKind] = Prefetch(frames, prefetch, drop_oldest=drops, expired=expired)
+        drops = (drop or ("oldest" if self.live else "never")) == "oldest"
+        longest = math.inf if drop_after is None else drop_after
+        self._buffer: Prefetch[FrameKind] = Prefetch(
+            frames, prefetch, drop_oldest=drops, expired=lambda frame: time.monotonic() - frame.decoded > longest
+        )
         try:
             first = self._take()  # only it shows whether there is a frame, and how it is turned
         except StopIteration:
@@ -233,9 +236,7 @@ class SourceReader(ABC, Generic[FrameKind]):
     # ---- frames ----
 
     def _take(self) -> FrameKind:
-        if self._patience is None:
-            return next(self._buffer)
-        with self._patient():  # this thread could wait for ever
+        with self._patient():
             return self._buffer.next_within(self._patience)
 
     @contextlib.contextmanager
@@ -379,14 +380,6 @@ class Clock:
                 self._start, at = time - self._next, self._next
         self._last, self._next = at, at + self._interval
         return at
-
-
-def _older_than(seconds: float | None) -> Callable[[FrameKind], bool] | None:
-    """Whether a frame was decoded before so many seconds; None for no limit."""
-    if seconds is None:
-        return None
-    longest = seconds
-    return lambda frame: time.monotonic() - frame.decoded > longest
 
 
 def check_even(frame: Any, shown: str) -> None:

@@ -55,9 +55,6 @@ static ifs_status check_matrix(const double m[6], int32_t canvas_width, int32_t 
 }
 
 ifs_status ifs__check_geometry(const ifs_geometry *g) {
-    if (!g)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "geometry is NULL; make one by ifs_geometry_letterbox or a similar function");
     IFS__TRY(check_sides(g->source_width, g->source_height, g->canvas_width, g->canvas_height));
     switch (g->kind) {
     case IFS_GEOMETRY_RESIZE:

@@ -11,7 +11,6 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -142,7 +141,7 @@ class _Pool:
             self._batch = ImageBatch(len(uploads))
         # NV12 goes as one gray plane. The geometry says that all rows are read.
         views = [image_view(upload.pixels) for upload in uploads]
-        self._batch.fill(views, [_all_of(view.size) for view in views])
+        self._batch.fill(views, [Geometry.stretch(view.size, view.size) for view in views])
         block = self._block(self._batch.upload_nbytes())
         lease = _Lease(block, stream, self._free)
         try:
@@ -209,8 +208,3 @@ def bring_in(uploads: Iterable[Upload], stream: Stream, workers: Workers | None 
         by_pool.setdefault(upload.pool, []).append(upload)
     for pool, own in by_pool.items():
         pool.bring_in(own, stream, workers)
-
-
-@lru_cache(maxsize=64)
-def _all_of(size: tuple[int, int]) -> Geometry:
-    return Geometry.stretch(size, size)

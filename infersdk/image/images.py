@@ -15,12 +15,12 @@ import numpy as np
 
 from ..core._lib import choice, ffi, lib
 from ..core.device import Device
+from ..core.stream import Event, Stream
+from ..core.tensor import Tensor
 from ..errors import DTypeError, ImageError, InferSDKError, InputError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ..core.stream import Event, Stream
 
 __all__ = [
     "DeviceImage", "DevicePixels", "HostImage", "ImageView", "PixelFormat", "address_of", "device_image_view",
@@ -282,8 +282,6 @@ class DevicePixels:
 
     def to_host(self) -> NDArray[np.uint8]:
         """A copy as a dense array of `shape`."""
-        from ..core.tensor import Tensor
-
         self.ready.synchronize()
         width, height = self.size
         planes = {0: height} if self.chroma is None else {0: height, self.chroma: height // 2}  # their rows, by begin
@@ -345,8 +343,6 @@ class DeviceImage:
             stream.wait(decoded.ready)
             at, chroma, lender = decoded.address, decoded.chroma, decoded
         else:
-            from ..core.tensor import Tensor
-
             tensor = Tensor.from_dlpack(self._source, stream=stream)
             if tensor.dtype != np.uint8:
                 raise ImageError(
@@ -365,8 +361,6 @@ class DeviceImage:
 
     def to_host(self) -> HostImage:
         """A copy of the image on the host."""
-        from ..core.tensor import Tensor
-
         if self._decoded is not None:
             pixels = self._decoded.to_host()
         else:
@@ -409,8 +403,6 @@ def for_other_threads(source: Any) -> Any:
     """
     if isinstance(source, DeviceImage) or not DeviceImage.is_one(source):
         return source
-    from ..core.tensor import Tensor
-
     if isinstance(source, Tensor):
         return source
     try:
@@ -421,8 +413,6 @@ def for_other_threads(source: Any) -> Any:
 
 @lru_cache(maxsize=16)
 def _stream_of(process: int, ordinal: int) -> Stream:
-    from ..core.stream import Stream
-
     return Stream(Device("cuda", ordinal))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DLPACK_CPU", "DLPACK_CUDA", "borrow", "borrow_array", "borrow_capsule", "borrow_cuda_array", "borrow_dlpack",
-    "lend_dlpack",
+    "lend_dlpack", "pointer_of",
 ]  # fmt: skip
 
 #: DLPack's numbers of the processor and of CUDA.
@@ -47,7 +47,7 @@ def _prototype(name: str, result: Any, *arguments: Any) -> Any:
 
 _new_capsule = _prototype("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 # These take a capsule as its address: in its destructor its reference count is 0.
-_pointer_of = _prototype("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+pointer_of = _prototype("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _is_valid = _prototype("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 _rename = _prototype("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
@@ -65,7 +65,7 @@ def _release(managed: Any) -> None:
 def _drop_capsule(capsule: int) -> None:
     """Frees the tensor of a capsule that no consumer has taken."""
     if _is_valid(capsule, b"dltensor"):
-        _lent.pop(_pointer_of(capsule, b"dltensor"), None)
+        _lent.pop(pointer_of(capsule, b"dltensor"), None)
 
 
 def borrow(
@@ -166,7 +166,7 @@ def borrow_capsule(capsule: Any) -> tuple[int, tuple[int, ...], np.dtype[Any], A
         ShapeError, DTypeError: as `borrow_dlpack()`.
     """
     try:
-        pointer = _pointer_of(id(capsule), b"dltensor")
+        pointer = pointer_of(id(capsule), b"dltensor")
     except ValueError:
         raise BufferError(f"{capsule!r} does not hold a tensor, or it was taken before; export a new one") from None
     managed = ffi.gc(ffi.cast("DLManagedTensor *", pointer), _return)

@@ -71,15 +71,7 @@ def _drop_capsule(capsule: int) -> None:
 def borrow(
     at: int, shape: Sequence[int], dtype: npt.DTypeLike, ordinal: int, *, read_only: bool = False, on_device: bool
 ) -> Any:
-    """A native tensor over the memory at an address.
-
-    Args:
-        at: The address, on the host or the device.
-        shape: Its dimensions; the elements are dense and in C order.
-        dtype: Its element type.
-        ordinal: The CUDA device of the tensor, or -1.
-        read_only: Write access is refused.
-        on_device: The address is one of the device.
+    """A native tensor over the dense memory at an address of the host or, with `on_device`, of CUDA device `ordinal`.
 
     Raises:
         InputError: The address is not aligned to the elements.

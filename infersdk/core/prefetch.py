@@ -202,11 +202,7 @@ class Prefetch(Generic[T]):
 
 
 def check_count(name: str, what: str, count: int) -> None:
-    """Raises ConfigError for an argument that is no whole number from 1.
-
-    Args:
-        what: is counted.
-    """
+    """Raises ConfigError for an argument that is no whole number from 1; `what` is counted."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError(f"{name} is a number of {what} from 1, not {count!r}")
 

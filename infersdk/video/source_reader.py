@@ -336,11 +336,7 @@ def _still_reads(source: str, timeout: float) -> bool:
 
 
 def _allowed(scheme: str) -> dict[str, str]:
-    """FFmpeg's options that restrict a file to itself, and an address to the network.
-
-    Args:
-        scheme: of an address; empty for a file.
-    """
+    """FFmpeg's options that restrict a file (without a scheme) to itself, and an address to the network."""
     if not scheme:
         return {"protocol_whitelist": "file", "format_whitelist": ",".join(_FORMATS)}
     return {
@@ -355,9 +351,6 @@ class Clock:
     Frames without a time, such as the first ones of a stream that is joined, follow one another at the frame rate. So
     does a frame that is earlier than the one before it, as after a restart of a camera's clock: no time is earlier than
     the last one. Two frames of a damaged stream may have one time.
-
-    Args:
-        stream: of PyAV.
     """
 
     def __init__(self, stream: Any, fps: float | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from .._native import ffi, lib
@@ -42,12 +42,8 @@ _ERRORS: dict[int, type[errors.InferSDKError]] = {
 def check(status: int) -> None:
     """Raises the error of a status, with the message of the core."""
     if status != 0:
-        _raise(status)
-
-
-def _raise(status: int) -> NoReturn:
-    kind = _ERRORS.get(status, errors.NativeError)
-    raise kind(text(lib.ifs_last_error()) or text(lib.ifs_status_text(status)))
+        kind = _ERRORS.get(status, errors.NativeError)
+        raise kind(text(lib.ifs_last_error()) or text(lib.ifs_status_text(status)))
 
 
 def text(chars: Any) -> str:

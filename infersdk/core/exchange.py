@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DLPACK_CPU", "DLPACK_CUDA", "borrow", "borrow_array", "borrow_capsule", "borrow_cuda_array", "borrow_dlpack",
-    "lend_dlpack",
+    "lend_dlpack", "pointer_of",
 ]  # fmt: skip
 
 #: DLPack's numbers of the processor and of CUDA.
@@ -47,7 +47,7 @@ def _prototype(name: str, result: Any, *arguments: Any) -> Any:
 
 _new_capsule = _prototype("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 # These take a capsule as its address: in its destructor its reference count is 0.
-_pointer_of = _prototype("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+pointer_of = _prototype("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _is_valid = _prototype("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 _rename = _prototype("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
@@ -65,21 +65,13 @@ def _release(managed: Any) -> None:
 def _drop_capsule(capsule: int) -> None:
     """Frees the tensor of a capsule that no consumer has taken."""
     if _is_valid(capsule, b"dltensor"):
-        _lent.pop(_pointer_of(capsule, b"dltensor"), None)
+        _lent.pop(pointer_of(capsule, b"dltensor"), None)
 
 
 def borrow(
     at: int, shape: Sequence[int], dtype: npt.DTypeLike, ordinal: int, *, read_only: bool = False, on_device: bool
 ) -> Any:
-    """A native tensor over the memory at an address.
-
-    Args:
-        at: The address, on the host or the device.
-        shape: Its dimensions; the elements are dense and in C order.
-        dtype: Its element type.
-        ordinal: The CUDA device of the tensor, or -1.
-        read_only: Write access is refused.
-        on_device: The address is one of the device.
+    """A native tensor over the dense memory at an address of the host or, with `on_device`, of CUDA device `ordinal`.
 
     Raises:
         InputError: The address is not aligned to the elements.
@@ -122,11 +114,9 @@ def borrow_cuda_array(interface: dict[str, Any]) -> Any:
     """
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     at, read_only = interface["data"]
-    strides, dense = interface.get("strides"), dtype.itemsize
-    for size, stride in zip(reversed(shape), reversed(strides or ()), strict=False):
-        if size != 1 and stride != dense:
-            raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
-        dense *= size
+    strides = interface.get("strides")
+    if strides and not _are_dense(shape, strides, dtype.itemsize):
+        raise ShapeError(f"a device array with strides {strides} cannot be wrapped; make it contiguous first")
     ordinal = device_of(at)
     if (stream := interface.get("stream")) is not None:
         Stream.wrap(stream, Device("cuda", ordinal)).synchronize()
@@ -168,7 +158,7 @@ def borrow_capsule(capsule: Any) -> tuple[int, tuple[int, ...], np.dtype[Any], A
         ShapeError, DTypeError: as `borrow_dlpack()`.
     """
     try:
-        pointer = _pointer_of(id(capsule), b"dltensor")
+        pointer = pointer_of(id(capsule), b"dltensor")
     except ValueError:
         raise BufferError(f"{capsule!r} does not hold a tensor, or it was taken before; export a new one") from None
     managed = ffi.gc(ffi.cast("DLManagedTensor *", pointer), _return)
@@ -180,12 +170,19 @@ def borrow_capsule(capsule: Any) -> tuple[int, tuple[int, ...], np.dtype[Any], A
     if math.prod(shape) * dtype.itemsize >= 2**63:
         raise ShapeError(f"a DLPack tensor of shape {shape} and type {dtype} is larger than any memory")
     if tensor.strides != ffi.NULL:
-        strides, dense = _sizes(tensor.strides, tensor.ndim, "strides"), 1
-        for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-            if size != 1 and stride != dense:
-                raise ShapeError(f"strides {strides} of shape {shape} are not dense; pass a contiguous array")
-            dense *= max(size, 1)
+        strides = _sizes(tensor.strides, tensor.ndim, "strides")
+        if not _are_dense(shape, strides, 1):
+            raise ShapeError(f"strides {strides} of shape {shape} are not dense; pass a contiguous array")
     return address(tensor.data) + int(tensor.byte_offset), shape, dtype, managed
+
+
+def _are_dense(shape: Sequence[int], strides: Sequence[int], element: int) -> bool:
+    """Whether elements with these strides follow one another in C order. A side of one element has any stride."""
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1 and stride != element:
+            return False
+        element *= max(size, 1)
+    return True
 
 
 def _return(managed: Any) -> None:

@@ -171,8 +171,6 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
 
 #: Formats whose weights are in another file.
 WEIGHTS_APART = frozenset({"openvino", "pnnx", "paddle", "paddle-pir"})
-#: Formats that the suffix alone decides.
-_PROTOBUF_SUFFIXES = {".mlmodel": "coreml"}
 
 
 def format_of(data: bytes | mmap.mmap, name: str = "") -> FileFormat | None:
@@ -185,10 +183,7 @@ def format_of(data: bytes | mmap.mmap, name: str = "") -> FileFormat | None:
     head = data[:4096]
     suffix = PurePath(name).suffix.lower()
     key = _by_magic(head) or _by_text(head) or _of_zip(data, head, suffix)
-    if key is None and _is_safetensors(head, len(data)):
-        key = "safetensors"
-    if key is None:
-        key = _of_protobuf(data, suffix)
+    key = key or _of_safetensors(head, len(data)) or _of_protobuf(data, suffix)
     if key in (None, "archive") and suffix in FORMATS["bundle"].suffixes:
         key = "bundle"  # one that was cut or changed; its reader reports that
     return FORMATS[key] if key is not None else None
@@ -240,8 +235,8 @@ def _of_zip(data: bytes | mmap.mmap, head: bytes, suffix: str) -> str | None:
     return "numpy" if names and all(name.endswith(".npy") for name in names) else "archive"
 
 
-def _is_safetensors(head: bytes, size: int) -> bool:
-    return len(head) > 9 and head[8:10] == b'{"' and int.from_bytes(head[:8], "little") <= size - 8
+def _of_safetensors(head: bytes, size: int) -> str | None:
+    return "safetensors" if head[8:10] == b'{"' and int.from_bytes(head[:8], "little") <= size - 8 else None
 
 
 # ---- protobuf: a field is a varint of its number and type, then a varint, 8 bytes, a length and bytes, or 4 bytes ----
@@ -311,8 +306,8 @@ def _of_protobuf(data: bytes | mmap.mmap, suffix: str) -> str | None:
         return None
     if not fields or not all(0 < number < 1 << 20 for number, _ in fields):
         return None
-    if suffix in _PROTOBUF_SUFFIXES:
-        return _PROTOBUF_SUFFIXES[suffix]
+    if suffix in FORMATS["coreml"].suffixes:
+        return "coreml"
     kinds = dict(fields)
     if _is_paddle(data, kinds):
         return "paddle"

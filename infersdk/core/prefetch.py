@@ -169,12 +169,8 @@ class Prefetch(Generic[T]):
     def __next__(self) -> T:
         return self._queue.take()
 
-    def next_within(self, seconds: float) -> T:
-        """As `next()`.
-
-        Raises:
-            NoItemError: none has come for so many seconds.
-        """
+    def next_within(self, seconds: float | None) -> T:
+        """As `next()`. Raises NoItemError if none has come for so many seconds; None waits for ever."""
         return self._queue.take(seconds)
 
     def pass_to(self, receive: Callable[[T], object], timeout: float | None = None) -> None:
@@ -206,11 +202,7 @@ class Prefetch(Generic[T]):
 
 
 def check_count(name: str, what: str, count: int) -> None:
-    """Raises ConfigError for an argument that is no whole number from 1.
-
-    Args:
-        what: is counted.
-    """
+    """Raises ConfigError for an argument that is no whole number from 1; `what` is counted."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError(f"{name} is a number of {what} from 1, not {count!r}")
 

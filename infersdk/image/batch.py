@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..core._lib import Handle, address, check, ffi, int32, lib, out, returned
+from ..core._lib import Handle, address, check, ffi, int32, lib, returned
 from ..core.processors import available_processors
 from ..errors import InputError
 
@@ -77,7 +77,6 @@ class ImageBatch:
         self._geometries = ffi.new("ifs_geometry[]", capacity)
         self._geometries_on_device = ffi.new("ifs_geometry[]", capacity)
         self._keep: Sequence[ImageView] = ()
-        self._size = out("size_t")
 
     def fill(self, images: Sequence[ImageView], geometries: Sequence[Geometry]) -> None:
         """Sets the images of a batch. They are kept alive until the next batch is set."""
@@ -116,8 +115,7 @@ class ImageBatch:
 
     def upload_nbytes(self) -> int:
         """The bytes that `upload` copies to a device."""
-        check(lib.held_ifs_upload_nbytes(self._images, self._geometries, len(self._keep), self._size))
-        return int(self._size[0])
+        return int(returned("size_t", lib.held_ifs_upload_nbytes, self._images, self._geometries, len(self._keep)))
 
     def upload(self, staging: int, device: int, nbytes: int, stream: Stream, *, workers: Workers | None = None) -> None:
         """Queues copies of the images to the address `device`. Images that are not page-locked go through `staging`.

@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -25,8 +25,6 @@ MAX_BYTES = 100_000_000
 #: The longest time that a request takes, from connecting to the last byte, with all redirections. The time in which the
 #: system finds the addresses of a host is not limited here.
 MAX_SECONDS = 30.0
-
-_CHUNK = 1 << 16
 
 
 class Answer(NamedTuple):
@@ -99,18 +97,12 @@ def _body(response: Any, shown: str, max_bytes: int) -> bytes:
     length = response.length  # None where the server does not say
     if length is not None and length > max_bytes:
         raise ImageError(f"{shown}: has {length:,} bytes; at most {max_bytes:,} are read")
-    body = b"".join(_chunks(response, max_bytes + 1))
+    body: bytes = response.read(max_bytes + 1)
     if len(body) > max_bytes:
         raise ImageError(f"{shown}: has more than {max_bytes:,} bytes, which is the most that is read")
     if length is not None and len(body) < length:
         raise ImageError(f"{shown}: the connection ended after {len(body):,} of {length:,} bytes")
     return body
-
-
-def _chunks(response: Any, limit: int) -> Iterator[bytes]:
-    while limit > 0 and (chunk := response.read(min(_CHUNK, limit))):
-        limit -= len(chunk)
-        yield chunk
 
 
 class _Deadline:
@@ -137,7 +129,10 @@ class _Deadline:
                 connection = socket.socket(family, kind, protocol)
                 connection.settimeout(left)
                 connection.connect(where)
-                self._watch(connection.dup())  # TLS takes the descriptor of the first one
+                with self._guard:
+                    self._sockets.append(connection.dup())  # TLS takes the descriptor of the first one
+                    if self.passed:
+                        _shut_down(connection)
                 return connection
             except OSError as failed:
                 error = failed
@@ -145,12 +140,6 @@ class _Deadline:
                     connection.close()
         self.passed = self.passed or time.monotonic() >= self._end_time
         raise error
-
-    def _watch(self, connection: socket.socket) -> None:
-        with self._guard:
-            self._sockets.append(connection)
-            if self.passed:
-                _shut_down(connection)
 
     def _end(self) -> None:
         with self._guard:
@@ -185,17 +174,16 @@ def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
 
         return make
 
-    class Handler(urllib.request.HTTPHandler):
+    class Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
             return self.do_open(made(http.client.HTTPConnection), request)
 
-    class SecureHandler(urllib.request.HTTPSHandler):
         def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
             return self.do_open(made(http.client.HTTPSConnection), request)
 
     opener = urllib.request.OpenerDirector()
     for handler in (
-        urllib.request.ProxyHandler(), Handler(), SecureHandler(), urllib.request.HTTPRedirectHandler(),
+        urllib.request.ProxyHandler(), Handler(), urllib.request.HTTPRedirectHandler(),
         urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler(), urllib.request.UnknownHandler(),
     ):  # fmt: skip
         opener.add_handler(handler)

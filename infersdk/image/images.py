@@ -15,12 +15,12 @@ import numpy as np
 
 from ..core._lib import choice, ffi, lib
 from ..core.device import Device
+from ..core.stream import Event, Stream
+from ..core.tensor import Tensor
 from ..errors import DTypeError, ImageError, InferSDKError, InputError, ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ..core.stream import Event, Stream
 
 __all__ = [
     "DeviceImage", "DevicePixels", "HostImage", "ImageView", "PixelFormat", "address_of", "device_image_view",
@@ -101,9 +101,9 @@ def _pointer(array: NDArray[np.uint8]) -> Any:
 
 
 def image_view(
-    array: NDArray[np.uint8], format: PixelFormat | None = None, uv: NDArray[np.uint8] | None = None
+    array: NDArray[np.uint8] | ImageView, format: PixelFormat | None = None, uv: NDArray[np.uint8] | None = None
 ) -> ImageView:
-    """A view of an array as an image.
+    """A view of an array as an image. A view is returned as it is.
 
     Args:
         array: uint8. Rows may be any distance apart, as in a region of a larger image. Three channels of four, as
@@ -118,6 +118,8 @@ def image_view(
         ShapeError: The shape is not that of an image of this format.
         InputError: It is not an array, the format is unknown, or `uv` is given for another format.
     """
+    if isinstance(array, ImageView):
+        return array
     if not isinstance(array, np.ndarray):
         raise InputError(f"an image is a uint8 ndarray, not {type(array).__name__}; convert it by np.asarray")
     if array.dtype != _UINT8:
@@ -280,8 +282,6 @@ class DevicePixels:
 
     def to_host(self) -> NDArray[np.uint8]:
         """A copy as a dense array of `shape`."""
-        from ..core.tensor import Tensor
-
         self.ready.synchronize()
         width, height = self.size
         planes = {0: height} if self.chroma is None else {0: height, self.chroma: height // 2}  # their rows, by begin
@@ -343,8 +343,6 @@ class DeviceImage:
             stream.wait(decoded.ready)
             at, chroma, lender = decoded.address, decoded.chroma, decoded
         else:
-            from ..core.tensor import Tensor
-
             tensor = Tensor.from_dlpack(self._source, stream=stream)
             if tensor.dtype != np.uint8:
                 raise ImageError(
@@ -363,8 +361,6 @@ class DeviceImage:
 
     def to_host(self) -> HostImage:
         """A copy of the image on the host."""
-        from ..core.tensor import Tensor
-
         if self._decoded is not None:
             pixels = self._decoded.to_host()
         else:
@@ -407,8 +403,6 @@ def for_other_threads(source: Any) -> Any:
     """
     if isinstance(source, DeviceImage) or not DeviceImage.is_one(source):
         return source
-    from ..core.tensor import Tensor
-
     if isinstance(source, Tensor):
         return source
     try:
@@ -419,8 +413,6 @@ def for_other_threads(source: Any) -> Any:
 
 @lru_cache(maxsize=16)
 def _stream_of(process: int, ordinal: int) -> Stream:
-    from ..core.stream import Stream
-
     return Stream(Device("cuda", ordinal))
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.exchange import pointer_of
+
 if TYPE_CHECKING:
     import numpy.typing as npt
     from PIL import Image
@@ -23,26 +25,13 @@ _STRIP = 4 << 20  # bytes; strips of 16 MB take longer, because the system maps 
 
 
 class _ArrowArray(ctypes.Structure):
-    """struct ArrowArray of https://arrow.apache.org/docs/format/CDataInterface.html"""
+    """struct ArrowArray of https://arrow.apache.org/docs/format/CDataInterface.html, as far as it is read."""
 
-
-_ArrowArray._fields_ = [
-    ("length", ctypes.c_int64),
-    ("null_count", ctypes.c_int64),
-    ("offset", ctypes.c_int64),
-    ("n_buffers", ctypes.c_int64),
-    ("n_children", ctypes.c_int64),
-    ("buffers", ctypes.POINTER(ctypes.c_void_p)),
-    ("children", ctypes.POINTER(ctypes.POINTER(_ArrowArray))),
-    ("dictionary", ctypes.c_void_p),
-    ("release", ctypes.c_void_p),
-    ("private_data", ctypes.c_void_p),
-]
-
-# A prototype of our own: all users of ctypes.pythonapi share its prototypes.
-_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("length", "null_count", "offset", "n_buffers", "n_children")),
+        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+        ("children", ctypes.POINTER(ctypes.c_void_p)),
+    )
 
 
 class _Lent:
@@ -87,8 +76,8 @@ def _lent(image: Image.Image) -> npt.NDArray[np.uint8] | None:
         _, capsule = image.__arrow_c_array__()
     except ValueError:  # it is in several blocks
         return None
-    array = _ArrowArray.from_address(_get_pointer(capsule, b"arrow_array"))
-    values = array if channels == 1 else array.children[0].contents
+    array = _ArrowArray.from_address(pointer_of(id(capsule), b"arrow_array"))
+    values = array if channels == 1 else _ArrowArray.from_address(array.children[0])
     address = values.buffers[1]
     if not address or values.length != size * channels or values.offset or array.offset:
         return None

@@ -11,7 +11,6 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,11 +84,6 @@ class Upload:
         self._lease: _Lease | None = None
         self._at = 0
 
-    @property
-    def is_copied(self) -> bool:
-        """Whether its copy is queued."""
-        return self._lease is not None
-
     def on(self, stream: Stream) -> int:
         """The address on the device, for work on `stream`, which waits for the copy.
 
@@ -147,7 +141,7 @@ class _Pool:
             self._batch = ImageBatch(len(uploads))
         # NV12 goes as one gray plane. The geometry says that all rows are read.
         views = [image_view(upload.pixels) for upload in uploads]
-        self._batch.fill(views, [_all_of(view.size) for view in views])
+        self._batch.fill(views, [Geometry.stretch(view.size, view.size) for view in views])
         block = self._block(self._batch.upload_nbytes())
         lease = _Lease(block, stream, self._free)
         try:
@@ -186,21 +180,15 @@ class UploadPools:
     """The memory of uploads, by device."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._pools: dict[Device, _Pool] = {}
 
     def of(self, device: Device) -> _Pool:
-        """The pool of a device."""
-        pool = self._pools.get(device)
-        if pool is None:
-            with self._lock:
-                pool = self._pools.setdefault(device, _Pool(device))
-        return pool
+        """The pool of a device. Of two threads that ask first, both get the same one."""
+        return self._pools.get(device) or self._pools.setdefault(device, _Pool(device))
 
     def clear(self) -> None:
         """Forgets the memory: blocks in use are freed with their last image."""
-        with self._lock:
-            self._pools.clear()
+        self._pools.clear()
 
 
 def bring_in(uploads: Iterable[Upload], stream: Stream, workers: Workers | None = None) -> None:
@@ -220,8 +208,3 @@ def bring_in(uploads: Iterable[Upload], stream: Stream, workers: Workers | None 
         by_pool.setdefault(upload.pool, []).append(upload)
     for pool, own in by_pool.items():
         pool.bring_in(own, stream, workers)
-
-
-@lru_cache(maxsize=64)
-def _all_of(size: tuple[int, int]) -> Geometry:
-    return Geometry.stretch(size, size)

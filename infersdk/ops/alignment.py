@@ -96,8 +96,7 @@ def aligned_crops(
         ShapeError: landmarks and template have different numbers of points.
         InputError: the points of an object coincide or are not finite, or a template is needed for this size.
     """
-    if not isinstance(image, ImageView):
-        image = image_view(image, format)
+    image = image_view(image, format)
     geometries = alignments(image.size, landmarks, size, template=template)
     transform = transform or PixelTransform("bgr", "hwc", "uint8", fill=0, scale=1.0)
     shape = transform.shape(Geometry.stretch(image.size, size_of("size", size)))

@@ -55,16 +55,13 @@ def topk(
     if not 1 <= k <= n:
         raise InputError(f"k is {k}; with {n} classes it must be 1 to {n}")
     scores = np.ascontiguousarray(scores)
-    shape = k if scores.ndim == 1 else (len(scores), k)
+    shape = *scores.shape[:-1], k
     class_ids = np.empty(shape, np.int32)
     best = np.empty(shape, np.float32)
     source = ffi.from_buffer(scores)
     ids_c, best_c = ffi.from_buffer(_INT32S, class_ids), ffi.from_buffer(_FLOATS, best)
-    if scores.ndim == 1:
-        check(lib.ifs_topk(source, dtype, n, k, softmax, ids_c, best_c))
-        return class_ids, best
     step = n * scores.itemsize
-    for row in range(len(scores)):
+    for row in range(scores.size // n):
         check(lib.ifs_topk(source + row * step, dtype, n, k, softmax, ids_c + row * k, best_c + row * k))
     return class_ids, best
 

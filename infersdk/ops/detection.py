@@ -119,7 +119,10 @@ class _Decoder(Handle):
         boxes, count, stats = _new(_BOXES, self._capacity), _new(_COUNT), _new(_STATS)
         if status := run(self._c or self._open, source, geometry._c, boxes, count, stats):
             check(status)
-        return decoded(boxes, count, stats)
+        # A slice and its copy, and the four numbers one by one, would take 50 us more where the caches are cold.
+        kept = count[0]
+        copy = bytearray(ffi.buffer(boxes, kept * DETECTION.itemsize))
+        return np.ndarray(kept, DETECTION, copy), tuple.__new__(DetectStats, ffi.unpack(ffi.cast(_INT64S, stats), 4))
 
 
 class DetectionDecoder(_Decoder):
@@ -190,20 +193,6 @@ class DetectionDecoder(_Decoder):
                     f"the output is a {kind}; pass an array, or the address of its first element"
                 ) from None
         return self._decode(lib.ifs_detection_decoder_run, first, geometry)
-
-
-def decoded(boxes: Any, count: Any, stats: Any) -> tuple[npt.NDArray[np.void], DetectStats]:
-    """A copy of the first boxes, with the statistics.
-
-    Args:
-        boxes: `ifs_detection *`.
-        count: `int32_t *`: how many boxes there are.
-        stats: `ifs_detect_stats *`: four int64, those of `DetectStats`.
-    """
-    # A slice and its copy, and the four numbers one by one, would take 50 us more where the caches are cold.
-    kept = count[0]
-    copy = bytearray(ffi.buffer(boxes, kept * DETECTION.itemsize))
-    return np.ndarray(kept, DETECTION, copy), tuple.__new__(DetectStats, ffi.unpack(ffi.cast(_INT64S, stats), 4))
 
 
 def _class_mask(classes: Iterable[int], num_classes: int) -> Any:

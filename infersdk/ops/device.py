@@ -26,7 +26,7 @@ from ..core.device import Device
 from ..core.stream import default_stream
 from ..core.tensor import Tensor
 from ..errors import DTypeError, InputError, ShapeError
-from .detection import DETECTION, DetectionDecoder, DetectStats, decoded
+from .detection import DETECTION, DetectionDecoder, DetectStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,12 @@ def _results_of(box: np.dtype[Any], max_det: int, nbytes: int) -> np.dtype[Any]:
             "itemsize": nbytes,
         }
     )
+
+
+def _unpacked(data: npt.NDArray[np.uint8], layout: np.dtype[Any]) -> tuple[npt.NDArray[np.void], DetectStats]:
+    """A copy of the boxes of an image's results, and the statistics."""
+    row = data.view(layout)[0]
+    return row["boxes"][: int(row["count"])].copy(), DetectStats(*(int(row[name]) for name in DetectStats._fields))
 
 
 def _check_on_device(tensor: Tensor) -> None:
@@ -155,12 +161,7 @@ class DeviceDetectionDecoder(Handle):
 
     def unpack(self, block: npt.NDArray[np.uint8], index: int) -> tuple[npt.NDArray[np.void], DetectStats]:
         """The results of image `index` of a block on the host, as `DetectionDecoder` returns them."""
-        boxes = np.empty(self.max_det, DETECTION)
-        count, stats = ffi.new("int32_t *"), ffi.new("ifs_detect_stats *")
-        boxes_c = ffi.from_buffer("ifs_detection[]", boxes, require_writable=True)
-        source = ffi.from_buffer(np.ascontiguousarray(block))
-        check(lib.ifs_cuda_detections_unpack(source, block.nbytes, self.max_det, index, boxes_c, count, stats))
-        return decoded(boxes_c, count, stats)
+        return _unpacked(block[index], self.row)
 
 
 ORIENTED_DETECTION = np.dtype([("xywhr", "<f4", (5,)), ("score", "<f4"), ("class_id", "<i4"), ("row", "<i4")])
@@ -229,9 +230,7 @@ class DeviceOrientedBoxes:
 
     def unpack(self, index: int) -> tuple[npt.NDArray[np.void], DetectStats]:
         """The boxes of image `index` as `ORIENTED_DETECTION`, and what became of the candidates. Waits for the copy."""
-        row = self._block.numpy()[index].view(self.row)[0]
-        stats = DetectStats(*(int(row[name]) for name in DetectStats._fields))
-        return row["boxes"][: int(row["count"])].copy(), stats
+        return _unpacked(self._block.numpy()[index], self.row)
 
     def close(self) -> None:
         """Frees the memory."""

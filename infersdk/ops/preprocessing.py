@@ -50,8 +50,7 @@ def preprocess(
         ShapeError: The geometry was made for an image of another size, or `out` has another number of elements.
         DTypeError, InputError, ReadOnlyError: The image or `out` cannot be used; the message says why.
     """
-    if not isinstance(image, ImageView):
-        image = image_view(image, format)
+    image = image_view(image, format)
     if out is None:
         out = np.empty(transform.shape(geometry), transform._dtype)
     else:
@@ -76,9 +75,7 @@ def preprocess_into(
     image: ImageView | NDArray[np.uint8], geometry: Geometry, transform: PixelTransform, address: int, nbytes: int
 ) -> None:
     """As `preprocess`, to the memory at `address`, where `nbytes` bytes may be written. Nothing checks the address."""
-    if not isinstance(image, ImageView):
-        image = image_view(image)
-    status = lib.ifs_preprocess(image._c, geometry._c, transform._c, ffi.cast("void *", address), nbytes)
+    status = lib.ifs_preprocess(image_view(image)._c, geometry._c, transform._c, ffi.cast("void *", address), nbytes)
     if status:
         check(status)
 
@@ -100,8 +97,7 @@ def letterbox(
         scale_up: Enlarge an image that is smaller than the canvas.
         format: As for `preprocess`.
     """
-    if not isinstance(image, ImageView):
-        image = image_view(image, format)
+    image = image_view(image, format)
     geometry = Geometry.letterbox(image.size, size_of("size", size), scale_up=scale_up)
     return preprocess(image, geometry, transform or _YOLOV5), geometry
 

@@ -51,7 +51,7 @@ def resample(
         NativeError: the format cannot be resampled.
     """
     code = choice("filter", filter, _FILTERS)
-    view = image if isinstance(image, ImageView) else image_view(image, format)
+    view = image_view(image, format)
     try:
         width, height = map(index, size)
         left, top, right, bottom = map(index, crop) if crop is not None else (0, 0, width, height)

@@ -152,15 +152,11 @@ def nms_oriented(
     Args:
         boxes: `[n, 5]`: x and y of the centre, width and height, and the angle in radians; used as float32. The angle
             turns the side of the width from the x axis towards the y axis.
-        scores: `[n]`; used as float32.
-        class_ids: `[n]` integers; only boxes of one class suppress one another. None: all boxes have one class.
+        scores, class_ids, max_det: as `nms()` takes them.
         iou: 0 to 1.
-        max_det: maximum number of indices; None is no limit.
 
     Raises:
-        ShapeError: the numbers of boxes, scores and classes differ.
-        DTypeError: `class_ids` are not integers that fit 32 bits.
-        InputError: a number of a box or a score is not finite, or `iou` is not 0 to 1.
+        ShapeError, DTypeError, InputError: as `nms()`.
     """
     boxes_c, scores_c, classes, n = _arguments(boxes, scores, class_ids, 5)
     _check_max_det(max_det)

@@ -148,8 +148,11 @@ class SourceReader(ABC, Generic[FrameKind]):
         except BaseException:
             self._container.close()
             raise
-        drops, expired = (drop or ("oldest" if self.live else "never")) == "oldest", _older_than(drop_after)
-        self._buffer: Prefetch[FrameKind] = Prefetch(frames, prefetch, drop_oldest=drops, expired=expired)
+        drops = (drop or ("oldest" if self.live else "never")) == "oldest"
+        longest = math.inf if drop_after is None else drop_after
+        self._buffer: Prefetch[FrameKind] = Prefetch(
+            frames, prefetch, drop_oldest=drops, expired=lambda frame: time.monotonic() - frame.decoded > longest
+        )
         try:
             first = self._take()  # only it shows whether there is a frame, and how it is turned
         except StopIteration:
@@ -233,9 +236,7 @@ class SourceReader(ABC, Generic[FrameKind]):
     # ---- frames ----
 
     def _take(self) -> FrameKind:
-        if self._patience is None:
-            return next(self._buffer)
-        with self._patient():  # this thread could wait for ever
+        with self._patient():
             return self._buffer.next_within(self._patience)
 
     @contextlib.contextmanager
@@ -335,11 +336,7 @@ def _still_reads(source: str, timeout: float) -> bool:
 
 
 def _allowed(scheme: str) -> dict[str, str]:
-    """FFmpeg's options that restrict a file to itself, and an address to the network.
-
-    Args:
-        scheme: of an address; empty for a file.
-    """
+    """FFmpeg's options that restrict a file (without a scheme) to itself, and an address to the network."""
     if not scheme:
         return {"protocol_whitelist": "file", "format_whitelist": ",".join(_FORMATS)}
     return {
@@ -354,9 +351,6 @@ class Clock:
     Frames without a time, such as the first ones of a stream that is joined, follow one another at the frame rate. So
     does a frame that is earlier than the one before it, as after a restart of a camera's clock: no time is earlier than
     the last one. Two frames of a damaged stream may have one time.
-
-    Args:
-        stream: of PyAV.
     """
 
     def __init__(self, stream: Any, fps: float | None) -> None:
@@ -379,14 +373,6 @@ class Clock:
                 self._start, at = time - self._next, self._next
         self._last, self._next = at, at + self._interval
         return at
-
-
-def _older_than(seconds: float | None) -> Callable[[FrameKind], bool] | None:
-    """Whether a frame was decoded before so many seconds; None for no limit."""
-    if seconds is None:
-        return None
-    longest = seconds
-    return lambda frame: time.monotonic() - frame.decoded > longest
 
 
 def check_even(frame: Any, shown: str) -> None:

@@ -248,7 +248,9 @@ class Stream:
             self._last = time.monotonic()
             if shift is None:  # numbers and times go on where the source was opened again
                 self._first = self._first or frame.decoded
-                shift = self._time_by_clock(frame, reader.fps) - frame.time if numbers else 0.0
+                # By the clock, but later than all before, which a source may send ahead of time.
+                at = max(frame.decoded - self._first, self._time + 1 / (reader.fps or 30.0))
+                shift = at - frame.time if numbers else 0.0
             frame.time += shift
             self._time = frame.time
             frame.number += numbers
@@ -318,10 +320,6 @@ class Stream:
         while len(self._waiting) > WAITING or (len(self._waiting) > 1 and self._waiting[0].decoded < oldest):
             self._waiting.popleft()
             self._dropped += 1
-
-    def _time_by_clock(self, frame: AnyFrame, fps: float | None) -> float:
-        """The time of the first frame after a break; later than all before, which a source may send ahead of time."""
-        return max(frame.decoded - self._first, self._time + 1 / (fps or 30.0))
 
     def _add(self, frame: AnyFrame | None, request: Future[Any] | Exception | None) -> None:
         with self._lock:

@@ -162,7 +162,7 @@ class VideoWriter:
         frame.pts, frame.time_base = tick, self._tick
         self._last, self._at = tick, at
         self.frames += 1
-        self._encoder.put(frame)
+        self._encoder.queue.put(frame)
 
     def close(self) -> None:
         """Encodes the images that wait, and gives the file its name. A second call does nothing.
@@ -209,17 +209,14 @@ class _Encoder:
     ) -> None:
         self._av, self._container, self._partial = av, container, partial
         self._codec, self._rate, self._tick, self._options = codec, rate, tick, options
-        self._queue: queue.Queue[Any] = queue.Queue(queue_size)
+        self.queue: queue.Queue[Any] = queue.Queue(queue_size)
         self._stop = False
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="infersdk-encode", daemon=True)
         self._thread.start()
 
-    def put(self, frame: Any) -> None:
-        self._queue.put(frame)
-
     def finish(self) -> None:
-        self._queue.put(None)
+        self.queue.put(None)
         self._thread.join()
 
     def discard(self) -> None:
@@ -236,7 +233,7 @@ class _Encoder:
     def _work(self) -> None:
         stream: Any = None
         try:
-            while (frame := self._queue.get()) is not None:
+            while (frame := self.queue.get()) is not None:
                 if self.error is not None or self._stop:
                     continue  # the thread that writes must not wait for ever
                 try:

@@ -85,7 +85,7 @@ ifs_status run(const ifs_op_call *call) {
     ifs_geometry geometry;
     IFS__TRY(ifs__detection_nms_setup(call, &params, &geometry));
     DeviceState *s = (DeviceState *)*call->state;
-    if (!s || s->count < batch || !ifs__detection_nms_same(&s->params, &params)) {
+    if (!s || s->count < batch || memcmp(&s->params, &params, sizeof params) != 0) {
         ifs_cuda_detection_nms_destroy(s);
         *call->state = NULL;
         IFS__TRY(make_state(call, &params, &geometry, batch, &s));

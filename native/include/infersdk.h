@@ -849,11 +849,6 @@ ifs_status ifs_cuda_detection_decoder_run(ifs_cuda_detection_decoder *decoder, c
 /* The bytes of the block of `n` images; 0 if an argument is not positive or the size overflows. */
 size_t ifs_cuda_detections_nbytes(int32_t max_detections, int32_t n);
 
-/* Reads image `index` of such a block that was copied to the host. `out` holds max_detections. `stats` may be NULL. An
- * impossible count is ERR_FORMAT. Works without a device. */
-ifs_status ifs_cuda_detections_unpack(const void *block, size_t nbytes, int32_t max_detections, int32_t index,
-                                      ifs_detection *out, int32_t *count, ifs_detect_stats *stats);
-
 /*
  * The masks of the detections of `n` images, whose block `detections` a run of ifs_cuda_detection_decoder_run with the
  * parameters `detect` has written; the first num_coefficients extra numbers of an anchor are its coefficients. All

@@ -79,8 +79,6 @@ static const ifs__class_passes ifs__class_plain = {best_plain, agree_plain, ifs_
 /* ---- checks ---- */
 
 ifs_status ifs__class_map_sides(const ifs_class_map_params *p, const ifs_geometry *geometry, ifs__mask_side sides[2]) {
-    if (!p)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params is NULL");
     if (p->dtype != IFS_FLOAT32 && p->dtype != IFS_FLOAT16)
         return ifs__fail(IFS_ERR_DTYPE, "scores have element type %d; use IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)",
                          (int)p->dtype, IFS_FLOAT32, IFS_FLOAT16);

@@ -52,10 +52,6 @@ ifs_status ifs__detection_nms_setup(const ifs_op_call *call, ifs_detect_params *
     return ifs_geometry_stretch(width, height, width, height, geometry);
 }
 
-bool ifs__detection_nms_same(const ifs_detect_params *a, const ifs_detect_params *b) {
-    return memcmp(a, b, sizeof *a) == 0;
-}
-
 /* ---- on the host ---- */
 
 /* A decoder for each image of a batch, since each serves one thread at a time. */
@@ -148,7 +144,7 @@ int32_t ifs_detection_nms(const ifs_op_call *call) {
     if (ifs__detection_nms_setup(call, &params, &r.geometry) != IFS_OK)
         return IFS_OP_FAIL(call, "%s", ifs_last_error());
     host_state *s = *call->state;
-    if (!s || s->count < (int64_t)batch || !ifs__detection_nms_same(&s->params, &params)) {
+    if (!s || s->count < (int64_t)batch || memcmp(&s->params, &params, sizeof params) != 0) {
         ifs_detection_nms_destroy(s);
         *call->state = NULL;
         if (make_state(&params, (int64_t)(batch ? batch : 1), &s) != IFS_OK)

@@ -46,8 +46,6 @@ enum {
 /* The decoder's parameters, and the geometry that leaves boxes in pixels of the network's input. */
 ifs_status ifs__detection_nms_setup(const ifs_op_call *call, ifs_detect_params *params, ifs_geometry *geometry);
 
-bool ifs__detection_nms_same(const ifs_detect_params *a, const ifs_detect_params *b);
-
 #ifdef __cplusplus
 }
 #endif

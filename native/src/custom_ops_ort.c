@@ -16,7 +16,6 @@
 #include <string.h>
 
 #define API_VERSION 17
-#define TEXT_NBYTES 1280
 
 typedef struct OrtStatus OrtStatus;
 typedef struct OrtApi OrtApi;

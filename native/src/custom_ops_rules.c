@@ -47,10 +47,8 @@ static ifs_status next_word(cursor *c, int64_t low, int64_t high, const char *wh
 
 static ifs_status check_expression(const ifs_custom_op *op, const int64_t *ranks, cursor *c) {
     int64_t length, word, depth = 0;
-    IFS__TRY(next_word(c, 1, c->end - c->at, "the length of an expression", &length));
+    IFS__TRY(next_word(c, 1, c->end - c->at - 1, "the length of an expression", &length));
     cursor inner = {c->at, c->at + length};
-    if (inner.end > c->end)
-        return ifs__fail(IFS_ERR_FORMAT, "an expression is longer than its rule");
     while (inner.at < inner.end) {
         IFS__TRY(next_word(&inner, 0, NUM_OPERATIONS - 1, "an operation", &word));
         if (word == PUSH || word == DIM) {

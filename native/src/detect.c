@@ -135,16 +135,12 @@ static ifs_status create(const ifs_detect_params *params, const ifs_raw_head *ra
 }
 
 ifs_status ifs_detection_decoder_create(const ifs_detect_params *params, ifs_detection_decoder **out) {
-    if (!params || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params or out is NULL");
     IFS__TRY(ifs__check_detect_params(params));
     return create(params, NULL, out);
 }
 
 ifs_status ifs_detection_decoder_create_raw(const ifs_detect_params *params, const ifs_raw_head *raw,
                                             ifs_detection_decoder **out) {
-    if (!params || !raw || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params, raw or out is NULL");
     IFS__TRY(ifs__check_detect_params(params));
     IFS__TRY(ifs__check_raw_head(params, raw));
     return create(params, raw, out);
@@ -270,13 +266,6 @@ static ifs_status scan_columns(ifs_detection_decoder *d, const ifs__detect_view 
 
 /* ---- a run ---- */
 
-static ifs_status check_run(const ifs_detection_decoder *d, const void *output, const ifs_geometry *geometry,
-                            const ifs_detection *out, const int32_t *count) {
-    if (!d || !output || !geometry || !out || !count)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "decoder, output, geometry, out or count is NULL");
-    return ifs__check_detect_geometry(&d->params, geometry);
-}
-
 /* From the candidates to the boxes. */
 static ifs_status finish_run(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs_geometry *geometry,
                              ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
@@ -336,7 +325,9 @@ static ifs_status run_alone(ifs_detection_decoder *d, const ifs__detect_view *v,
 
 ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void *output, const ifs_geometry *geometry,
                                      ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
-    IFS__TRY(check_run(decoder, output, geometry, out, count));
+    if (!output)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "output is NULL");
+    IFS__TRY(ifs__check_detect_geometry(&decoder->params, geometry));
     if (decoder->raw.num_levels)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "this decoder is for the maps of a raw head; use "
                                                    "ifs_detection_decoder_run_raw");
@@ -347,7 +338,7 @@ ifs_status ifs_detection_decoder_run(ifs_detection_decoder *decoder, const void 
 ifs_status ifs_detection_decoder_run_raw(ifs_detection_decoder *decoder, const void *const *maps,
                                          const ifs_geometry *geometry, ifs_detection *out, int32_t *count,
                                          ifs_detect_stats *stats) {
-    IFS__TRY(check_run(decoder, maps, geometry, out, count));
+    IFS__TRY(ifs__check_detect_geometry(&decoder->params, geometry));
     const int32_t num_maps = ifs__raw_maps(&decoder->params, &decoder->raw);
     if (num_maps == 0)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "this decoder is for a decoded output; use "

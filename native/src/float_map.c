@@ -56,8 +56,6 @@ static void resize_row(const float *row, const tap *columns, int32_t n, float *o
 }
 
 static ifs_status check(const ifs_float_map_params *p, const ifs_geometry *geometry, ifs__mask_side sides[2]) {
-    if (!p)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params is NULL");
     if (p->filter != IFS_FILTER_BILINEAR && p->filter != IFS_FILTER_BICUBIC)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
                          "unknown filter %d; use IFS_FILTER_BILINEAR (%d) or IFS_FILTER_BICUBIC (%d)", (int)p->filter,

@@ -55,9 +55,6 @@ static ifs_status check_matrix(const double m[6], int32_t canvas_width, int32_t 
 }
 
 ifs_status ifs__check_geometry(const ifs_geometry *g) {
-    if (!g)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "geometry is NULL; make one by ifs_geometry_letterbox or a similar function");
     IFS__TRY(check_sides(g->source_width, g->source_height, g->canvas_width, g->canvas_height));
     switch (g->kind) {
     case IFS_GEOMETRY_RESIZE:
@@ -91,10 +88,6 @@ static ifs_geometry resize_geometry(int32_t source_width, int32_t source_height,
     };
 }
 
-static ifs_status check_out(const void *out) {
-    return out ? IFS_OK : ifs__fail(IFS_ERR_INVALID_ARGUMENT, "out is NULL; it receives the geometry");
-}
-
 /* rint is Python's round: to nearest, ties to even. */
 static int32_t side(double length) {
     const double rounded = rint(length);
@@ -103,7 +96,6 @@ static int32_t side(double length) {
 
 ifs_status ifs_geometry_letterbox(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                   int32_t canvas_height, int32_t scale_up, ifs_geometry *out) {
-    IFS__TRY(check_out(out));
     IFS__TRY(check_sides(source_width, source_height, canvas_width, canvas_height));
     double r = fmin((double)canvas_height / source_height, (double)canvas_width / source_width);
     if (!scale_up)
@@ -117,7 +109,6 @@ ifs_status ifs_geometry_letterbox(int32_t source_width, int32_t source_height, i
 
 ifs_status ifs_geometry_letterbox_warp(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                        int32_t canvas_height, int32_t scale_up, ifs_geometry *out) {
-    IFS__TRY(check_out(out));
     IFS__TRY(check_sides(source_width, source_height, canvas_width, canvas_height));
     double s = fmax((double)source_height / canvas_height, (double)source_width / canvas_width);
     if (!scale_up)
@@ -129,7 +120,6 @@ ifs_status ifs_geometry_letterbox_warp(int32_t source_width, int32_t source_heig
 
 ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int32_t canvas_width,
                                 int32_t canvas_height, ifs_geometry *out) {
-    IFS__TRY(check_out(out));
     IFS__TRY(check_sides(source_width, source_height, canvas_width, canvas_height));
     *out = resize_geometry(source_width, source_height, canvas_width, canvas_height, canvas_width, canvas_height, 0, 0);
     return IFS_OK;
@@ -138,7 +128,6 @@ ifs_status ifs_geometry_stretch(int32_t source_width, int32_t source_height, int
 ifs_status ifs_geometry_resize(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
                                int32_t resized_width, int32_t resized_height, int32_t offset_x, int32_t offset_y,
                                ifs_geometry *out) {
-    IFS__TRY(check_out(out));
     IFS__TRY(check_sides(source_width, source_height, canvas_width, canvas_height));
     IFS__TRY(check_side("the resized width", resized_width));
     IFS__TRY(check_side("the resized height", resized_height));
@@ -157,7 +146,6 @@ static int32_t center_offset(int32_t size, int32_t crop) {
 
 ifs_status ifs_geometry_resize_crop(int32_t source_width, int32_t source_height, int32_t resize, int32_t canvas_width,
                                     int32_t canvas_height, ifs_geometry *out) {
-    IFS__TRY(check_out(out));
     IFS__TRY(check_sides(source_width, source_height, canvas_width, canvas_height));
     IFS__TRY(check_side("the length that the shorter side is resized to", resize));
     const bool wide = source_width > source_height;
@@ -177,9 +165,6 @@ ifs_status ifs_geometry_resize_crop(int32_t source_width, int32_t source_height,
 
 ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int32_t canvas_width, int32_t canvas_height,
                                const double to_source[6], ifs_geometry *out) {
-    IFS__TRY(check_out(out));
-    if (!to_source)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "to_source is NULL; it points to the six numbers of the map");
     IFS__TRY(check_sides(source_width, source_height, canvas_width, canvas_height));
     IFS__TRY(check_matrix(to_source, canvas_width, canvas_height));
     ifs_geometry geometry = {
@@ -201,8 +186,6 @@ ifs_status ifs_geometry_affine(int32_t source_width, int32_t source_height, int3
  */
 ifs_status ifs_geometry_rows(const ifs_geometry *geometry, ifs_rows *rows, ifs_geometry *out) {
     IFS__TRY(ifs__check_geometry(geometry));
-    if (!rows || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "rows or out is NULL; they receive the pattern and the geometry");
     const ifs_geometry g = *geometry;
     *rows = (ifs_rows){0, 1, 1};
     *out = g;

@@ -47,8 +47,6 @@ static const ifs__mask_passes ifs__mask_plain = {activate_plain, columns_plain, 
 /* ---- checks, and the layout ---- */
 
 static ifs_status check_params(const ifs_mask_params *p) {
-    if (!p)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params is NULL");
     if (p->dtype != IFS_FLOAT32 && p->dtype != IFS_FLOAT16)
         return ifs__fail(IFS_ERR_DTYPE, "prototypes have element type %d; use IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)",
                          (int)p->dtype, IFS_FLOAT32, IFS_FLOAT16);

@@ -85,7 +85,7 @@ ifs_status ifs__nms_reserve(ifs__nms *nms, size_t n) {
 
 void ifs__nms_release(ifs__nms *nms) {
     free(nms->block);
-    free(nms->pool_block);
+    ifs__aligned_free(nms->pool);
     free(nms->links);
     free(nms->ranks);
 }
@@ -100,14 +100,12 @@ static ifs_status reserve_chunks(ifs__nms *nms, size_t count, bool group) {
         return IFS_OK;
     IFS__TRY(ifs__grow((void **)&nms->links, &nms->links_size, wanted, nms->pool_count, sizeof *nms->links));
     wanted = nms->links_size;
-    char *block = wanted <= INT32_MAX ? malloc(wanted * sizeof *nms->pool + 63) : NULL;
-    if (!block)
+    ifs__nms_chunk *pool = wanted <= INT32_MAX ? ifs__aligned_alloc(wanted * sizeof *pool) : NULL;
+    if (!pool)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu chunks of kept boxes", wanted);
-    ifs__nms_chunk *pool = (ifs__nms_chunk *)(block + (-(uintptr_t)block & 63));
     if (nms->pool_count)
         memcpy(pool, nms->pool, nms->pool_count * sizeof *pool);
-    free(nms->pool_block);
-    nms->pool_block = block;
+    ifs__aligned_free(nms->pool);
     nms->pool = pool;
     nms->pool_size = wanted;
     return IFS_OK;

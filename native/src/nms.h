@@ -40,7 +40,6 @@ typedef struct ifs__nms {
     float *areas;       /* in the order of `groups` */
     uint32_t *order;    /* for the caller: the index of each rank before sorting */
     uint32_t *keepers;  /* out, with `group`: the rank of the best kept box that suppresses each one */
-    void *pool_block;   /* the allocation of `pool`, which is aligned to 64 bytes */
     ifs__nms_chunk *pool; /* [pool_size] aligned to a cache line */
     ifs__nms_link *links; /* [links_size] */
     uint32_t *ranks;      /* [ranks_size], 16 a chunk, with `group` */

@@ -40,8 +40,6 @@ static ifs_status check_plane(const char *name, const uint8_t *data, int64_t str
 }
 
 static ifs_status check_image(const ifs_image *image) {
-    if (!image)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "image is NULL");
     const int32_t width = image->width, height = image->height, pixel = ifs__pixel_size(image->format);
     if (!pixel)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
@@ -77,8 +75,6 @@ size_t ifs__output_element_size(int32_t dtype) {
 }
 
 ifs_status ifs__check_transform(const ifs_pixel_transform *t) {
-    if (!t)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "transform is NULL");
     if (t->order < IFS_ORDER_RGB || t->order > IFS_ORDER_GRAY)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
                          "unknown channel order %d; use IFS_ORDER_RGB (%d), IFS_ORDER_BGR (%d) or IFS_ORDER_GRAY (%d)",

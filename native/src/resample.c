@@ -95,8 +95,8 @@ void ifs__resample_row_plain(const uint8_t *source, int64_t readable, int32_t pi
     }
 }
 
-static void column_plain(const uint8_t *source, int64_t stride, const int32_t *weight, int32_t count, int64_t n,
-                         uint8_t *target) {
+void ifs__resample_column_plain(const uint8_t *source, int64_t stride, const int32_t *weight, int32_t count, int64_t n,
+                                uint8_t *target) {
     for (int64_t i = 0; i < n; i++) {
         int32_t sum = 1 << (IFS__RESAMPLE_BITS - 1);
         for (int32_t k = 0; k < count; k++)
@@ -105,7 +105,7 @@ static void column_plain(const uint8_t *source, int64_t stride, const int32_t *w
     }
 }
 
-static const ifs__resampler ifs__resampler_plain = {ifs__resample_row_plain, column_plain};
+static const ifs__resampler ifs__resampler_plain = {ifs__resample_row_plain, ifs__resample_column_plain};
 
 /* ---- a call ---- */
 

@@ -36,9 +36,11 @@ typedef struct ifs__resampler {
                    uint8_t *target);
 } ifs__resampler;
 
-/* The plain row, for what a variant has no code for. */
+/* The plain passes, for what a variant has no code for. */
 void ifs__resample_row_plain(const uint8_t *source, int64_t readable, int32_t pixel, int32_t channels,
                              const ifs__taps *taps, int32_t n, uint8_t *target);
+void ifs__resample_column_plain(const uint8_t *source, int64_t stride, const int32_t *weight, int32_t count, int64_t n,
+                                uint8_t *target);
 
 extern const ifs__resampler ifs__resampler_avx2, ifs__resampler_avx512;
 

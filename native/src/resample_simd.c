@@ -65,17 +65,6 @@ IFS__TARGET_AVX2 static void row_avx2(const uint8_t *source, int64_t readable, i
     }
 }
 
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) void column_tail(const uint8_t *source, int64_t stride,
-                                                                               const int32_t *weight, int32_t count,
-                                                                               int64_t i, int64_t n, uint8_t *target) {
-    for (; i < n; i++) {
-        int32_t sum = HALF;
-        for (int32_t k = 0; k < count; k++)
-            sum += source[k * stride + i] * weight[k];
-        target[i] = ifs__resample_byte(sum);
-    }
-}
-
 IFS__TARGET_AVX2 static void column_avx2(const uint8_t *source, int64_t stride, const int32_t *weight, int32_t count,
                                          int64_t n, uint8_t *target) {
     int64_t i = 0;
@@ -93,7 +82,7 @@ IFS__TARGET_AVX2 static void column_avx2(const uint8_t *source, int64_t stride, 
         const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
         _mm_storeu_si128((__m128i *)(void *)(target + i), bytes);
     }
-    column_tail(source, stride, weight, count, i, n, target);
+    ifs__resample_column_plain(source + i, stride, weight, count, n - i, target + i);
 }
 
 const ifs__resampler ifs__resampler_avx2 = {row_avx2, column_avx2};

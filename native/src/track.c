@@ -215,8 +215,6 @@ static ifs_status reserve(ifs_tracker *t, size_t count) {
 /* ---- the interface ---- */
 
 ifs_status ifs_tracker_create(const ifs_tracker_params *params, ifs_tracker **out) {
-    if (!params || !out)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "params or out is NULL");
     if (isnan(params->high_score) || isnan(params->start_score))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "high_score=%g and start_score=%g; use numbers",
                          (double)params->high_score, params->start_score);
@@ -284,10 +282,10 @@ static void update(ifs_tracker *t, const ifs_detection *boxes, size_t count, int
 }
 
 ifs_status ifs_tracker_update(ifs_tracker *tracker, const ifs_detection *boxes, int64_t count, int64_t *track_ids) {
-    if (!tracker || count < 0 || count > INT32_MAX || (count && (!boxes || !track_ids)))
+    if (count < 0 || count > INT32_MAX || (count && (!boxes || !track_ids)))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "%lld boxes; the number is 0 to %d, and tracker, boxes and track_ids are not NULL",
-                         (long long)count, INT32_MAX);
+                         "%lld boxes; the number is 0 to %d, boxes and track_ids are not NULL", (long long)count,
+                         INT32_MAX);
     IFS__TRY(check_boxes(boxes, (size_t)count));
     IFS__TRY(begin_use(tracker));
     const ifs_status status = reserve(tracker, (size_t)count);
@@ -298,8 +296,6 @@ ifs_status ifs_tracker_update(ifs_tracker *tracker, const ifs_detection *boxes, 
 }
 
 ifs_status ifs_tracker_reset(ifs_tracker *tracker) {
-    if (!tracker)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "tracker is NULL");
     IFS__TRY(begin_use(tracker));
     tracker->count = 0;
     tracker->next_id = 0;

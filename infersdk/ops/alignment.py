@@ -123,7 +123,7 @@ def alignments(
     Raises:
         ShapeError, InputError: see `aligned_crops()`.
     """
-    width, height = size_of("size", size)
+    width, height = Geometry.stretch(source, size_of("size", size)).canvas  # refuses wrong sizes
     if template is None:
         if width != height:
             raise InputError(f"the default template is of a square, and size is {width} x {height}; give a template")

@@ -103,6 +103,9 @@ def test_sizes_transforms_and_what_does_not_fit(rng: np.random.Generator) -> Non
     assert aligned_crops(image, np.zeros((0, 5, 2))).shape == (0, 112, 112, 3)
     two = aligned_crops(image, [[[10, 10], [30, 10]]], (64, 32), template=[[8, 16], [56, 16]])
     assert two.shape == (1, 32, 64, 3)
+    for wrong in (0, (0, 5)):
+        with pytest.raises(InputError, match="the canvas's width is 0 pixels; it must be 1 to"):
+            aligned_crops(image, landmarks, wrong)
     with pytest.raises(InputError, match="96 x 112"):
         aligned_crops(image, landmarks, (96, 112))
     with pytest.raises(ShapeError, match=r"\(1, 4, 2\) and the template \(5, 2\)"):

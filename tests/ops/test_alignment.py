@@ -57,6 +57,18 @@ def test_wrong_points() -> None:
         similarity([[0, np.nan], [1, 0]], [[0, 0], [1, 0]])
     with pytest.raises(InputError, match="coordinates reach 1e.200, which is too large"):
         similarity([[0, 0], [1e200, 0], [0, 1e200]], [[0, 0], [1, 0], [0, 1]])
+    for wrong, words in (
+        ([[1, 2], [3]], "cannot be read as an array"),
+        ("abc", "are of <U3, 'abc' for example; give num"),
+    ):
+        with pytest.raises(InputError, match=f"points {words}"):
+            similarity(wrong, FIVE_POINTS)
+        with pytest.raises(InputError, match=f"targets {words}"):
+            similarity(FIVE_POINTS, wrong)
+        with pytest.raises(InputError, match=f"landmarks {words}"):
+            aligned_crops(np.zeros((100, 120, 3), np.uint8), wrong)
+        with pytest.raises(InputError, match=f"template {words}"):
+            aligned_crops(np.zeros((100, 120, 3), np.uint8), [FIVE_POINTS], template=wrong)
     with pytest.raises(InputError, match="all are equally close"):
         similarity([[1, 0], [0, 1], [-1, 0], [0, -1]], [[1, 0], [0, -1], [-1, 0], [0, 1]])
 

@@ -162,7 +162,7 @@ class Gallery:
             InputError: it is not made of numbers, or has no direction.
         """
         with self._lock:
-            self._vectors.append(self._vector(embedding))
+            self._vectors.append(self._vector(embedding).copy())
             self._labels.append(label)
             self._matrix = None
 

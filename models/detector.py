@@ -85,7 +85,7 @@ class Detector(VisionModel[Detections]):
         Raises:
             ConfigError: the model has no such class.
         """
-        return find_classes(self.classes, self.class_names, self._learned.class_count)
+        return find_classes(self.classes, self.class_names or self._usual_names, self._learned.class_count)
 
     def _varied(self) -> None:
         self._wanted()

@@ -12,7 +12,7 @@ from ..ops.device import DeviceOrientedBoxes
 from .description import ModelDescription, Recognition
 from .detector import finite_rows
 from .end_to_end import EndToEnd
-from .oriented import corners
+from .oriented import enclosing
 from .output_checks import check_pixels
 from .results import Detections
 from .yolo import DeviceBoxes, YOLOv8
@@ -164,9 +164,8 @@ def oriented_detections(
         found: (N,) with the fields `score` and `class_id`.
     """
     turned = to_source(boxes, geometry)
-    points = corners(turned)
     return Detections.of(
-        np.concatenate([points.min(axis=1), points.max(axis=1)], axis=1),
+        enclosing(turned),
         found["score"],
         found["class_id"],
         names=model.class_names,

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["corners"]
+__all__ = ["corners", "enclosing"]
 
 
 def corners(oriented: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -29,3 +29,9 @@ def corners(oriented: npt.ArrayLike) -> npt.NDArray[np.float32]:
     centre = np.stack([x, y], -1)[..., None, :]
     a, b = np.array([-1, 1, 1, -1])[:, None], np.array([-1, -1, 1, 1])[:, None]
     return (centre + a * along + b * across).astype(np.float32)
+
+
+def enclosing(oriented: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """The upright boxes around oriented boxes: `[..., 4]` of left, top, right and bottom."""
+    points = corners(oriented)
+    return np.concatenate([points.min(axis=-2), points.max(axis=-2)], axis=-1)

@@ -53,7 +53,12 @@ class _Pose(RowDetector):
     @cached_property
     def keypoint_shape(self) -> tuple[int, int]:
         """(points, values a point)."""
-        shape = self.keypoints or self._description.keypoints
+        own = self._description.keypoints
+        shape = self.keypoints or own
+        if own not in (None, shape):
+            raise UnsupportedModelError(
+                f"its metadata has kpt_shape {own}, but keypoints is {shape}; leave keypoints out"
+            )
         if shape is None:
             raise UnsupportedModelError(
                 "its metadata has no kpt_shape; give keypoints=(17, 3) for 17 points of x, y and score"

@@ -147,8 +147,8 @@ class Line:
 
     An object crosses the line when all its anchors change from one side to the other, between the two
     perpendiculars through `start` and `end`. It goes in if it arrives on the left of the direction from `start` to
-    `end`. Frames in which its anchors are on both sides, or beyond the ends, change nothing. After an absence of more
-    than `min_frames` frames an object is a new one.
+    `end`. Frames in which its anchors are on both sides, on the line, or beyond the ends, change nothing. After an
+    absence of more than `min_frames` frames an object is a new one.
 
     Args:
         start, end: x and y in pixels.
@@ -202,12 +202,12 @@ class Line:
         x, y = _points(tracked, self._anchors)
         (x1, y1), (x2, y2) = self._start, self._end
         dx, dy = x2 - x1, y2 - y1
-        left = dx * (y - y1) - dy * (x - x1) < 0
+        side = dx * (y - y1) - dy * (x - x1)
         along = (dx * (x - x1) + dy * (y - y1) >= 0) & (dx * (x - x2) + dy * (y - y2) <= 0)
-        clear = along.all(axis=0) & (left.all(axis=0) | ~left.any(axis=0)) & (numbers != NO_TRACK)
+        clear = along.all(axis=0) & ((side < 0).all(axis=0) | (side > 0).all(axis=0)) & (numbers != NO_TRACK)
         went = np.zeros((2, len(tracked)), np.bool_)  # in, out
         for i in np.flatnonzero(clear).tolist():
-            is_left = bool(left[0, i])
+            is_left = bool(side[0, i] < 0)
             state = self._states.setdefault(int(numbers[i]), _Side(is_left))
             state.frames = 0 if is_left == state.left else state.frames + 1
             if state.frames >= self._min_frames:

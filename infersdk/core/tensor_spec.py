@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ._lib import lib
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["DTYPES", "TensorSpec", "as_array", "as_dims", "by_name", "dtype_code", "known_shapes"]
+__all__ = ["DTYPES", "TensorSpec", "as_array", "as_dims", "as_numbers", "by_name", "dtype_code", "known_shapes"]
 
 
 class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,6 +128,19 @@ def as_array(value: Any, name: str | None = None) -> npt.NDArray[Any]:
         what = f"a {type(value).__name__}" if name is None else f"input {name!r}"
         remedy = "rows of equal length" if isinstance(error, ValueError) else "a value that numpy.asarray() takes"
         raise InputError(f"{what} is not an array: {error}; give {remedy}") from None
+
+
+def as_numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """Values as an array; raises InputError for values that are not numbers, and for rows of different lengths."""
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "cmMSU":  # of which NumPy makes real numbers too
+            array = np.asarray(array, dtype)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} are of {array.dtype}, {reprlib.repr(values)} for example; give numbers")
+    return array
 
 
 def known_shapes(

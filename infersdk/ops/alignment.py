@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..core.tensor_spec import as_numbers
 from ..errors import InputError, ShapeError
 from ..image.geometry import Geometry, size_of
 from ..image.images import ImageView, PixelFormat, image_view
@@ -35,10 +36,10 @@ def similarity(points: npt.ArrayLike, targets: npt.ArrayLike) -> npt.NDArray[np.
 
     Raises:
         ShapeError: the shapes differ, or are not (N, 2) with N of 2 or more.
-        InputError: a coordinate is not finite or too large, all points, or all targets, coincide, or each rotation
-            brings them equally close.
+        InputError: a coordinate is no number, not finite or too large, all points, or all targets, coincide, or each
+            rotation brings them equally close.
     """
-    x, y = np.asarray(points, np.float64), np.asarray(targets, np.float64)
+    x, y = as_numbers("points", points, np.float64), as_numbers("targets", targets, np.float64)
     if x.shape != y.shape or x.ndim != 2 or x.shape[1] != 2 or len(x) < 2:
         raise ShapeError(f"points have shape {x.shape} and targets {y.shape}; use (N, 2) for both, with N of 2 or more")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
@@ -94,7 +95,8 @@ def aligned_crops(
 
     Raises:
         ShapeError: landmarks and template have different numbers of points.
-        InputError: the points of an object coincide or are not finite, or a template is needed for this size.
+        InputError: the points of an object coincide, are not finite or no numbers; the size is below 1, or needs a
+            template.
     """
     image = image_view(image, format)
     geometries = alignments(image.size, landmarks, size, template=template)
@@ -122,14 +124,14 @@ def alignments(
     Raises:
         ShapeError, InputError: see `aligned_crops()`.
     """
-    width, height = size_of("size", size)
+    width, height = Geometry.stretch(source, size_of("size", size)).canvas  # refuses wrong sizes
     if template is None:
         if width != height:
             raise InputError(f"the default template is of a square, and size is {width} x {height}; give a template")
         target = np.asarray(FIVE_POINTS) * (width / _TEMPLATE_SIDE)
     else:
-        target = np.asarray(template, np.float64)
-    points = np.asarray(landmarks, np.float64)
+        target = as_numbers("template", template, np.float64)
+    points = as_numbers("landmarks", landmarks, np.float64)
     if points.ndim != 3 or points.shape[2] < 2 or target.shape != (points.shape[1], 2):
         raise ShapeError(
             f"landmarks have shape {points.shape} and the template {target.shape}; use (N, points, 2) and (points, 2)"

@@ -57,11 +57,11 @@ class ByteTracker(Handle):
     Args:
         frame_rate: frames a second.
         lost_track_buffer: how long a lost object is searched for, in frames at 30 a second.
-        track_activation_threshold: the minimum score of the first box of a track.
+        track_activation_threshold: the minimum score of the first box of a track, 0 to 1.
         minimum_consecutive_frames: the frames in a row in which an object is found before it gets a number, at the
             earliest in its second frame.
-        minimum_iou_threshold: the minimum IoU of a box and its track, above 0.
-        high_conf_det_threshold: boxes with at least this score are associated first.
+        minimum_iou_threshold: the minimum IoU of a box and its track, above 0 and at most 1.
+        high_conf_det_threshold: boxes with at least this score, 0 to 1, are associated first.
 
     Raises:
         InputError: an argument is out of range; the message names it.
@@ -80,9 +80,6 @@ class ByteTracker(Handle):
         for name, value in (
             ("frame_rate", frame_rate),
             ("lost_track_buffer", lost_track_buffer),
-            ("track_activation_threshold", track_activation_threshold),
-            ("minimum_iou_threshold", minimum_iou_threshold),
-            ("high_conf_det_threshold", high_conf_det_threshold),
         ):
             if not isinstance(value, (float, Real)) or math.isnan(value):
                 raise InputError(f"{name}={value!r}; use a number")
@@ -94,8 +91,13 @@ class ByteTracker(Handle):
         minimum_consecutive_frames = int32("minimum_consecutive_frames", minimum_consecutive_frames)
         if minimum_consecutive_frames < 1:
             raise InputError(f"minimum_consecutive_frames={minimum_consecutive_frames}; use 1 to {_MAX_INT32}")
-        if not 1e-45 <= minimum_iou_threshold <= 1:  # in float32, a smaller one is 0
-            raise InputError(f"minimum_iou_threshold={minimum_iou_threshold}; use 1e-45 to 1")
+        for name, value, least in (
+            ("track_activation_threshold", track_activation_threshold, 0),
+            ("minimum_iou_threshold", minimum_iou_threshold, 1e-45),  # in float32, a smaller one is 0
+            ("high_conf_det_threshold", high_conf_det_threshold, 0),
+        ):
+            if not (isinstance(value, (float, Real)) and least <= value <= 1):
+                raise InputError(f"{name}={value!r}; use {least} to 1")
         params = ffi.new("ifs_tracker_params *")
         params.high_score = high_conf_det_threshold
         params.iou_threshold = minimum_iou_threshold

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...errors import UnsupportedModelError
 from ...ops import DetectStats, nms_groups, nms_oriented
+from ..oriented import enclosing
 from ..results import Detections, Masks
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def merge_views(
     if "oriented" in values:
         merge.check_oriented()
         turned = _moved("oriented", values["oriented"], shifts)
+        data["xyxy"] = np.clip(enclosing(turned), 0, np.tile(size, 2))  # those of the views end at their edges
         keep = nms_oriented(turned, data["score"], classes, iou=merge.threshold)
     elif merge.kind == "weighted":
         keep, keepers, edges = _fusion(data["xyxy"], data["score"], classes, merge)

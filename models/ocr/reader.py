@@ -14,6 +14,7 @@ import numpy as np
 
 from ...config import convert
 from ...core.model_source import ModelLike
+from ...core.tensor_spec import as_numbers
 from ...errors import ConfigError, InputError, nearest
 from ...image import HostImage, ImageSource, read_image
 from ...infer import Infer
@@ -22,7 +23,6 @@ from ..declaration import Declared, Fraction, argument
 from ..details import ModelDetails
 from ..execution import Timings
 from ..requests import Requests
-from ..results.detections import as_numbers
 from .buffer import PageBuffer, read_page
 from .lines import TextLine, TextLines
 from .network import characters_of, check_network

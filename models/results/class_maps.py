@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,8 +62,8 @@ class MapResult(Result):
         Raises:
             InputError: the opacity is not 0 to 1.
         """
-        if not 0 <= opacity <= 1:
-            raise InputError(f"opacity is {opacity}; use 0 to 1")
+        if not (isinstance(opacity, (float, Real)) and 0 <= opacity <= 1):
+            raise InputError(f"opacity is {opacity!r}; use 0 to 1")
         return self._drawn(self._pil(image, channel_order), opacity)
 
     def _drawn(self, pil: Image.Image, opacity: float = 0.5) -> Image.Image:

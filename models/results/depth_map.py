@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from ...errors import InputError
 from ..colours import heat
 from .agreement import Agreement
 from .float_map import FloatMap
@@ -33,6 +34,11 @@ class DepthMap(FloatMap):
     _replaces_image: ClassVar[bool] = True
 
     kind: Literal["disparity", "distance"] = "disparity"
+
+    def __post_init__(self) -> None:
+        FloatMap.__post_init__(self)
+        if self.kind not in ("disparity", "distance"):
+            raise InputError(f"kind is {self.kind!r}; use 'disparity' or 'distance'")
 
     @property
     def nearness(self) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ...core.tensor_spec import as_numbers
 from ...errors import InputError, ShapeError
 from ...ops import DETECTION, DetectStats
 from ..oriented import corners
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from ...image import HostImage, ImageSource
 
-__all__ = ["Detection", "Detections", "as_numbers", "check_detections"]
+__all__ = ["Detection", "Detections", "check_detections"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,19 +454,6 @@ def _as_array(values: Sequence[Any]) -> npt.NDArray[Any]:
     array = np.empty(len(values), object)
     for index, value in enumerate(values):  # at once, NumPy would take objects with a length apart
         array[index] = value
-    return array
-
-
-def as_numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
-    """Values as an array; raises InputError for values that are not numbers, and for rows of different lengths."""
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "cmMSU":  # of which NumPy makes real numbers too
-            array = np.asarray(array, dtype)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{name} are of {array.dtype}, {reprlib.repr(values)} for example; give numbers")
     return array
 
 

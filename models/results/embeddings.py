@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...core.tensor_spec import as_numbers
 from ...errors import InputError, ShapeError
 from .agreement import Agreement
 from .indices import row_number
@@ -43,8 +45,8 @@ class Embedding(Result):
             InputError: these are not numbers; or its length is 0 or not finite, so that it has no direction.
         """
         try:
-            vector = np.asarray(values, np.float32)
-        except (TypeError, ValueError):
+            vector = as_numbers("values", values, np.float32)
+        except InputError:
             raise InputError(
                 f"an embedding is a vector of numbers, not {values!r:.80}; give the result of a model"
             ) from None
@@ -160,7 +162,7 @@ class Gallery:
             InputError: it is not made of numbers, or has no direction.
         """
         with self._lock:
-            self._vectors.append(self._vector(embedding))
+            self._vectors.append(self._vector(embedding).copy())
             self._labels.append(label)
             self._matrix = None
 
@@ -186,10 +188,12 @@ class Gallery:
 
         Raises:
             ShapeError: the embedding has another number of dimensions than those of the gallery.
-            InputError: `k` is not a whole number from 1.
+            InputError: `k` is not a whole number from 1, or `at_least` is no number.
         """
         if (row_number(k) or 0) < 1:
             raise InputError(f"k is {k!r}; it must be a whole number, 1 or more")
+        if not isinstance(at_least, (float, Real)):
+            raise InputError(f"at_least is {at_least!r}; use a cosine, -1 to 1")
         with self._lock:
             vector, labels = self._vector(embedding), self._labels
             if not labels:

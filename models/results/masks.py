@@ -173,6 +173,12 @@ class Mask:
         """The outlines in pixels of the image, each (k, 2) of x and y. See `infersdk.ops.masks.mask_polygons`."""
         return mask_polygons(self.crop(), offset=self.box[:2], tolerance=tolerance)
 
+    def __eq__(self, other: object) -> bool:
+        return self.to_coco() == other.to_coco() if isinstance(other, Mask) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.size, self.area))
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.area} pixels in {self.size[0]} x {self.size[1]}>"
 

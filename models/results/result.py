@@ -304,7 +304,9 @@ def check_result_path(path: Path) -> None:
 
 
 def check_pixels(name: str, pixels: npt.NDArray[Any], dtype: npt.DTypeLike, *channels: int) -> None:
-    """Raises ShapeError for an array of pixels of another dtype, or another shape than (height, width, *channels)."""
+    """Raises ShapeError for pixels that are no array of this dtype and of the shape (height, width, *channels)."""
+    if not isinstance(pixels, np.ndarray):
+        raise ShapeError(f"{name} are a {type(pixels).__name__}; use an array of {np.dtype(dtype)}")
     if pixels.ndim != 2 + len(channels) or pixels.shape[2:] != channels or pixels.dtype != dtype:
         words = ", ".join(["height", "width", *map(str, channels)])
         raise ShapeError(f"{name} are {pixels.dtype} of shape {pixels.shape}; use {np.dtype(dtype)} ({words})")

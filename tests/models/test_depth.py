@@ -10,7 +10,7 @@ import pytest
 from head_models import head_model
 
 from infersdk import models
-from infersdk.errors import ShapeError, UnsupportedModelError
+from infersdk.errors import InputError, ShapeError, UnsupportedModelError
 from infersdk.image import Geometry
 from infersdk.models import DepthEstimation, DepthMap, load
 from infersdk.ops import resize_map
@@ -90,3 +90,7 @@ def test_all_forms_of_a_depth_map() -> None:
     assert "minimum 1" in found.summary()
     with pytest.raises(ShapeError, match=r"float64 of shape \(2, 3\); use float32"):
         DepthMap(values.astype(np.float64))
+    with pytest.raises(ShapeError, match="values are a list; use an array of float32"):
+        DepthMap(values.tolist())
+    with pytest.raises(InputError, match="kind is 'x'; use 'disparity' or 'distance'"):
+        DepthMap(values, "x")  # type: ignore[arg-type]

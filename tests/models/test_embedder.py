@@ -171,10 +171,19 @@ def test_the_nearest_of_a_gallery(rng: np.random.Generator) -> None:
     for wrong in (0, 1.5, None, True):
         with pytest.raises(InputError, match=f"k is {wrong}; it must be a whole number, 1 or more"):
             gallery.search(probe, wrong)
+    with pytest.raises(InputError, match="at_least is 'a'; use a cosine, -1 to 1"):
+        gallery.search(probe, at_least="a")  # type: ignore[arg-type]
     assert gallery.search(probe, np.int64(1)) == gallery.search(probe, 1)
 
 
-@pytest.mark.parametrize("wrong", ["bus.jpg", [[1.0], [1.0, 2.0]], {"x": 1}])
+def test_a_gallery_keeps_what_was_added() -> None:
+    embedding = Embedding.of([1.0, 0.0])
+    gallery = Gallery({"ann": embedding})
+    embedding.vector[:] = [0, 1]
+    assert gallery.search([1.0, 0.0])[0].cosine == 1
+
+
+@pytest.mark.parametrize("wrong", ["bus.jpg", [[1.0], [1.0, 2.0]], {"x": 1}, np.ones(3, complex)])
 def test_what_is_no_vector(wrong: Any) -> None:
     with pytest.raises(InputError, match="an embedding is a vector of numbers, not .*; give the result of a model"):
         Gallery().add("x", wrong)

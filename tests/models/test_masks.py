@@ -60,6 +60,16 @@ def test_masks_stay_with_their_boxes(rng: np.random.Generator) -> None:
         boxes(4, mask=masks[:, :, 0])
 
 
+def test_masks_with_the_same_pixels_are_equal(rng: np.random.Generator) -> None:
+    pixels = planes(rng)
+    pixels[2] = pixels[0] ^ (np.arange(SIZE[0]) == 0)
+    masks, others = Masks.of(pixels), Masks.of(pixels[::-1])
+    assert [masks.index(mask) for mask in others] == [3, 2, 1, 0]
+    assert len({*masks, *others}) == 4
+    assert Masks.of(np.ones((1, 3, 3)))[0] not in masks
+    np.testing.assert_array_equal(masks[0] == pixels[0], np.ones(pixels[0].shape, bool))  # type: ignore[arg-type]
+
+
 def test_pickles_hold_the_masks_that_are_left(rng: np.random.Generator) -> None:
     masks = planes(rng, 40, (640, 480))
     whole = Masks.of(masks)

@@ -87,6 +87,8 @@ def test_the_shape_is_named_where_the_file_does_not_say(tmp_path: Path) -> None:
         YOLOv8Pose(path)
     with pytest.raises(UnsupportedModelError, match="classes"):
         YOLOv8Pose(path, keypoints=(17, 3))
+    with pytest.raises(UnsupportedModelError, match=r"kpt_shape \(2, 3\), but keypoints is \(2, 2\); leave key"):
+        YOLOv8Pose(head_model(tmp_path / "j.onnx", [two_people()], METADATA), keypoints=(2, 2))
     with pytest.raises(UnsupportedModelError, match="2 keypoints"):
         YOLOv8(head_model(tmp_path / "k.onnx", [two_people()], {"kpt_shape": "[2, 3]"}))
 

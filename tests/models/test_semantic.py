@@ -242,8 +242,9 @@ def test_a_map_goes_on_to_other_programs(tmp_path: Path) -> None:
         found.draw()
     with pytest.raises(InputError, match=r"10 x 20 pixels, and the ClassMap 30 x 20"):
         found.draw(image[:, :10])
-    with pytest.raises(InputError, match="opacity is 2"):
-        found.draw(image, opacity=2)
+    for wrong in (2, "a"):
+        with pytest.raises(InputError, match=f"opacity is {wrong!r}; use 0 to 1"):
+            found.draw(image, opacity=wrong)
     assert json.loads(found.save(tmp_path / "m.json").read_text()) == rows
     assert found.save(tmp_path / "m.png", image=image).stat().st_size > 0
     assert found.with_image(image).draw().size == (30, 20)

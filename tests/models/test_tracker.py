@@ -110,6 +110,17 @@ def test_a_wrong_setting_of_the_package(setting: str) -> None:
         Tracker("sort", **{setting: -3})
 
 
+@pytest.mark.parametrize("method", ["sort", "oc-sort"])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("minimum_iou_threshold", "a"), ("minimum_iou_threshold", 5), ("minimum_consecutive_frames", None)],
+)
+def test_a_setting_of_the_package_out_of_range(method: str, setting: str, value: object) -> None:
+    pytest.importorskip("trackers")
+    with pytest.raises(ConfigError, match=f"{method}: {setting}={value!r}; use a number of at most"):
+        Tracker(method, **{setting: value})
+
+
 def test_a_source_without_a_frame_rate() -> None:
     found = moving(0)
     for absent, number in ((30, 0), (31, -1)):

@@ -70,6 +70,7 @@ def test_faces_come_back_to_the_image(tmp_path: Path, backend: str) -> None:
         assert type(model) is YuNet
         for found in (model(IMAGE), model.submit(IMAGE).result(30), *model.map([IMAGE] * 5), *model.stream([IMAGE])):
             check_faces(found)
+        assert len(model(IMAGE, classes="face")) == 2
         assert len(model(IMAGE, conf=0.8)) == 1
         assert len(model(IMAGE, iou=1.0)) == 3
         limited = model(IMAGE, max_det=1)

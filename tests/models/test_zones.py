@@ -180,6 +180,14 @@ def test_directions_of_a_line() -> None:
     assert (line.in_count, line.out_count) == (0, 0)
 
 
+def test_an_object_on_the_line_is_on_no_side() -> None:
+    line = Line((50, 100), (50, 0), anchors=["center"])
+    left, on, right = (tracked([(x, 40, x + 20, 60)], [7]) for x in (10, 40, 70))
+    for found in (on, left, on, left, on, right, on, right):
+        line.crossed(found)
+    assert (line.in_count, line.out_count) == (0, 1)
+
+
 def test_a_share_of_the_frame_rate_as_the_minimum_of_frames() -> None:
     line = Line((50, 100), (50, 0), anchors=["center"], min_frames=0.1 * 25)
     left, right = tracked([(10, 40, 30, 60)], [7]), tracked([(70, 40, 90, 60)], [7])

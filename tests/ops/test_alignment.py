@@ -57,6 +57,18 @@ def test_wrong_points() -> None:
         similarity([[0, np.nan], [1, 0]], [[0, 0], [1, 0]])
     with pytest.raises(InputError, match="coordinates reach 1e.200, which is too large"):
         similarity([[0, 0], [1e200, 0], [0, 1e200]], [[0, 0], [1, 0], [0, 1]])
+    for wrong, words in (
+        ([[1, 2], [3]], "cannot be read as an array"),
+        ("abc", "are of <U3, 'abc' for example; give num"),
+    ):
+        with pytest.raises(InputError, match=f"points {words}"):
+            similarity(wrong, FIVE_POINTS)
+        with pytest.raises(InputError, match=f"targets {words}"):
+            similarity(FIVE_POINTS, wrong)
+        with pytest.raises(InputError, match=f"landmarks {words}"):
+            aligned_crops(np.zeros((100, 120, 3), np.uint8), wrong)
+        with pytest.raises(InputError, match=f"template {words}"):
+            aligned_crops(np.zeros((100, 120, 3), np.uint8), [FIVE_POINTS], template=wrong)
     with pytest.raises(InputError, match="all are equally close"):
         similarity([[1, 0], [0, 1], [-1, 0], [0, -1]], [[1, 0], [0, -1], [-1, 0], [0, 1]])
 
@@ -103,6 +115,9 @@ def test_sizes_transforms_and_what_does_not_fit(rng: np.random.Generator) -> Non
     assert aligned_crops(image, np.zeros((0, 5, 2))).shape == (0, 112, 112, 3)
     two = aligned_crops(image, [[[10, 10], [30, 10]]], (64, 32), template=[[8, 16], [56, 16]])
     assert two.shape == (1, 32, 64, 3)
+    for wrong in (0, (0, 5)):
+        with pytest.raises(InputError, match="the canvas's width is 0 pixels; it must be 1 to"):
+            aligned_crops(image, landmarks, wrong)
     with pytest.raises(InputError, match="96 x 112"):
         aligned_crops(image, landmarks, (96, 112))
     with pytest.raises(ShapeError, match=r"\(1, 4, 2\) and the template \(5, 2\)"):

@@ -156,6 +156,7 @@ def test_refused_boxes_change_nothing(edge: float) -> None:
         ("minimum_consecutive_frames", 0), ("minimum_iou_threshold", 0), ("minimum_iou_threshold", 1.5),
         ("minimum_iou_threshold", 1e-60), ("frame_rate", "30"), ("lost_track_buffer", "a"),
         ("track_activation_threshold", np.nan), ("high_conf_det_threshold", np.nan),
+        ("track_activation_threshold", 2), ("high_conf_det_threshold", np.inf), ("minimum_iou_threshold", "a"),
     ],
 )  # fmt: skip
 def test_settings_out_of_range(setting: str, value: Any) -> None:

@@ -379,6 +379,14 @@ def test_oriented_boxes_match_by_their_angles() -> None:
             merge_views([part], [(0, 0)], (240, 200), Merge(kind, "smaller", 0.5, False))
 
 
+def test_upright_boxes_around_oriented_ones_end_at_the_edges_of_the_image() -> None:
+    """Two boxes reach over the edge of the first view; one of them reaches over that of the image, too."""
+    turned = np.float32([[60, 20, 40, 10, 0], [60, 40, 40, 10, 0]])
+    part = view([[40, 15, 60, 25], [40, 35, 60, 40]], [0.9, 0.8], oriented=turned)
+    result = merge_views([part], [(0, 0)], (100, 40), Merge("nms", "smaller", 0.5, False))
+    np.testing.assert_array_equal(result.xyxy, [[40, 15, 80, 25], [40, 35, 80, 40]])
+
+
 def test_classes_stay_apart_unless_told() -> None:
     def one(class_id: int, score: float) -> Detections:
         return Detections.of([[0, 0, 10, 10]], [score], [class_id], names=("a", "b"), size=(20, 20))

@@ -81,16 +81,19 @@ def run_cancellable(work: Callable[[], T], cancelled: threading.Event) -> T:
     future: Future[T] = Future()  # before Python 3.13, an interrupted Thread.join() marks the thread as ended
 
     def run() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             future.set_result(context.run(work))
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name="infersdk-build", daemon=True).start()
     try:
+        threading.Thread(target=run, name="infersdk-build", daemon=True).start()
         wait([future])
     except BaseException:
         cancelled.set()
-        wait([future])
+        if not future.cancel():
+            wait([future])
         raise
     return future.result()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from infersdk.backends._trt.flavour import FLAVOURS
 from infersdk.backends._trt.infer import Options
 from infersdk.backends._trt.options import Range
 from infersdk.backends._trt.profiles import fits, make_profile, make_profiles
+from infersdk.backends._trt.progress import run_cancellable
 from infersdk.backends.tensorrt import build
 from infersdk.core.model_source import ModelSource
 from infersdk.core.stream import device_count
@@ -493,6 +495,29 @@ def test_ctrl_c_stops_the_build_and_leaves_nothing(net: Path, tmp_path: Path) ->
     assert said.startswith("interrupted at ")
     assert float(said.split()[-1]) < 0.9
     assert {file.name for file in tmp_path.iterdir()} == {"net.onnx"}
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_an_interrupt_while_the_build_starts(monkeypatch: pytest.MonkeyPatch, started: bool) -> None:
+    cancelled, ends = threading.Event(), list[bool]()
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if started:
+            start(thread)
+            began.wait(30)
+        raise KeyboardInterrupt
+
+    def work() -> None:
+        began.set()
+        ends.append(cancelled.wait(30))
+
+    began = threading.Event()
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_cancellable(work, cancelled)
+    assert cancelled.is_set()
+    assert ends == [True] * started
 
 
 @rtx

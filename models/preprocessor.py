@@ -200,9 +200,7 @@ class Preprocessor:
         object.__setattr__(self, "geometry_of", lru_cache(maxsize=64)(self.geometry))
 
     @classmethod
-    def letterbox(
-        cls, input: ImageInput, *, channel_order: str = "bgr", centred: bool = True, **pixels: Any
-    ) -> Preprocessor:
+    def letterbox(cls, input: ImageInput, *, centred: bool = True, **pixels: Any) -> Preprocessor:
         """The image is scaled to fit, and centred or put in the upper left corner; the rest is filled. `pixels`:
         those of `ImageInput.transform()`.
         """
@@ -212,21 +210,21 @@ class Preprocessor:
                 return Geometry.letterbox(size, input.size)
             return scaled(size, input.size, min(map(truediv, input.size, size)), centred=False)
 
-        return cls(input, input.transform(**pixels), geometry, channel_order)
+        return cls(input, input.transform(**pixels), geometry)
 
     @classmethod
-    def stretch(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
+    def stretch(cls, input: ImageInput, **pixels: Any) -> Preprocessor:
         """The image is stretched to the input's size. `pixels`: those of `ImageInput.transform()`."""
-        return cls(input, input.transform(**pixels), lambda size: Geometry.stretch(size, input.size), channel_order)
+        return cls(input, input.transform(**pixels), lambda size: Geometry.stretch(size, input.size))
 
     @classmethod
-    def crop(cls, input: ImageInput, *, channel_order: str = "bgr", **pixels: Any) -> Preprocessor:
+    def crop(cls, input: ImageInput, **pixels: Any) -> Preprocessor:
         """The image is scaled to cover the input, and its centre is cropped. `pixels`: as `ImageInput.transform()`."""
 
         def covering(size: Size) -> Geometry:
             return scaled(size, input.size, max(map(truediv, input.size, size)))
 
-        return cls(input, input.transform(**pixels), covering, channel_order)
+        return cls(input, input.transform(**pixels), covering)
 
     def read(self, source: ImageSource | HostImage) -> HostImage:
         at_least = self._resized_size if self.scaled_decode else None

@@ -27,7 +27,7 @@ class Seen(VisionModel[Any]):
     """Returns what the network has seen of an image, and the size of that."""
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        return Preprocessor.letterbox(input, channel_order=self.channel_order, order="rgb", fill=114, scale=1 / 255)
+        return Preprocessor.letterbox(input, order="rgb", fill=114, scale=1 / 255)
 
     def postprocess(self, outputs: Mapping[str, NDArray[Any]], geometries: Sequence[Geometry]) -> list[Any]:
         return [(outputs["seen"][i].copy(), geometry.source) for i, geometry in enumerate(geometries)]

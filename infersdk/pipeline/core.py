@@ -291,6 +291,8 @@ class PipelineCore(PipelineState):
             free.remove(batch)
 
     def _check_not_closing(self) -> None:
+        if self.fault is not None:
+            raise self.fault_error()
         if self.closing:
             raise ClosedError("the pipeline was closed while it warmed up; make a new one")
 

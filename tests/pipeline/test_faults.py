@@ -315,7 +315,7 @@ def fault(pipeline: Pipeline[Any], futures: Sequence[Future[Any]]) -> None:
         assert "OSError('a fault')" in str(error)
         assert isinstance(error.__cause__, OSError)
     until(lambda: isinstance(pipeline.fault, OSError))
-    for later in (lambda: pipeline.submit(2), lambda: pipeline.submit(3), lambda: next(pipeline.map([2]))):
+    for later in (lambda: pipeline.submit(2), pipeline.warm_up, lambda: next(pipeline.map([2]))):
         with pytest.raises(PipelineError, match="has failed by a fault of its own"):
             later()
     with pytest.raises(PipelineError, match="make a new one"):

@@ -112,7 +112,8 @@ def peak_resident_bytes() -> int:
         return known
     import resource  # here: systems without it can import the module
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return largest if sys.platform == "darwin" else largest * 1024
 
 
 if sys.platform == "win32":

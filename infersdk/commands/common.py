@@ -229,7 +229,7 @@ def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
     """The classes that `--custom-ops` names; modules are found in the current folder, too.
 
     Raises:
-        ConfigError: an entry has another form, or there is no such module or class.
+        ConfigError: an entry has another form, there is no such module or class, or the module fails.
     """
     result = []
     for entry in arguments.custom_ops:
@@ -240,8 +240,8 @@ def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
             sys.path.insert(0, os.getcwd())
         try:
             result.append(getattr(importlib.import_module(module), name))
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"--custom-ops {entry!r}: {error}") from None
+        except Exception as error:  # the module may raise any
+            raise ConfigError(f"--custom-ops {entry!r}: {type(error).__name__}: {error}") from None
     return result
 
 

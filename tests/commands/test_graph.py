@@ -197,6 +197,9 @@ def test_the_exact_nms_and_what_the_lint_knows(
     assert "MODULE:CLASS" in capsys.readouterr().err
     assert main(["graph", "lint", str(out), "--custom-ops", "own_operators:Nothing"]) == 2
     assert "Nothing" in capsys.readouterr().err
+    (tmp_path / "damaged_operators.py").write_text("x(")
+    assert main(["graph", "lint", str(out), "--custom-ops", "damaged_operators:Boxes"]) == 2
+    assert "SyntaxError" in capsys.readouterr().err
 
 
 def test_parts_of_a_model_without_names_and_with_weights_in_nodes(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     Attributes:
         outputs: of each sample, by name.
-        tolerances: by precision and output: the largest `deviation()`.
+        tolerances: by precision and output: the largest `deviation()`. An output without one is not compared.
         layers: intermediate values of the first sample by name, in topological order: the node that computes each.
     """
 

@@ -92,6 +92,14 @@ class Golden(msgspec.Struct, frozen=True):
     samples: list[Sample]
     graphs: list[Graph]
 
+    def __post_init__(self) -> None:
+        counts = [len(self.samples), *(len(graph.outputs) for graph in self.graphs)]
+        if counts[0] == 0 or len(set(counts)) > 1:
+            raise ValueError(
+                f"samples: {counts[0]}, outputs of each graph: {counts[1:]}; the numbers are equal in a bundle, and at "
+                "least 1"
+            )
+
 
 @dataclass(frozen=True)
 class GoldenReport:

@@ -133,6 +133,9 @@ class GoldenSamples:
             self._golden = msgspec.json.decode(content, type=Golden)
         except (ValueError, RecursionError) as error:
             raise BundleFormatError(f"{self._path!r}: its golden samples are damaged: {error}") from None
+        for name in (self._golden.values, *(sample.image for sample in self._golden.samples)):
+            if name not in bundle.manifest.parts:
+                raise BundleFormatError(f"{self._path!r}: its golden samples name the part {name!r}, and it has none")
         self._images = [bundle.read(sample.image) for sample in self._golden.samples]
         values = bundle.read(self._golden.values)
         self._values = np.frombuffer(values, "<f4", len(values) // 4)

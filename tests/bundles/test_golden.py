@@ -214,6 +214,29 @@ def test_values_that_are_not_there(detector: Path, tmp_path: Path) -> None:
         models.load(path, verify="always")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda golden: golden.update(samples=[]),
+            r"damaged: samples: 0, outputs of each graph: \[1, 1\]",
+        ),
+        (lambda golden: golden["graphs"][1].update(outputs=[]), r"samples: 1, outputs of each graph: \[1, 0\]"),
+        (lambda golden: golden["samples"][0].update(image="none"), "name the part 'none', and it has none"),
+        (lambda golden: golden.update(values="none"), "name the part 'none', and it has none"),
+    ],
+)
+def test_samples_that_are_not_there(
+    detector: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    parts = parts_of(detector)
+    golden = msgspec.json.decode(parts["golden.json"])
+    change(golden)
+    path = rewritten(detector, tmp_path / "x.infer", {**parts, "golden.json": msgspec.json.encode(golden)})
+    with pytest.raises(BundleFormatError, match=message):
+        models.load(path, verify="always")
+
+
 NETWORKS = {
     "one_percent": 14, "eight_bits": 6, "half": 2, "bfloat16": 2, "rounded_values": 5, "lost_bias": 5, "overflow": 6,
 }  # fmt: skip

@@ -59,6 +59,7 @@ def test_samples_that_differ_make_the_model_not_ready(bundle: Path, run: Callabl
     until(lambda: endpoint.fault is not None)
     assert endpoint.golden_checks["fail"] == 1
     until(lambda: server.repository.models["digits"].loads == 2)
+    assert metric(server, 'infersdk_golden_checks_total{model="digits",outcome="fail"') == 1
     assert ask(server.http_port, "/v2/health/ready").status == 200
     assert predict(server) == before
 

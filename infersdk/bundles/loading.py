@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.cache import Cache, key_of
 from ..core.device import Device
+from ..core.processors import processor_digest
 from ..core.stream import device_info, nvidia_driver
 from ..core.target import arithmetic_of
 from ..core.text import logger
@@ -313,8 +314,8 @@ def _place(model: Any) -> dict[str, Any]:
 
 
 def _processor(device: str) -> list[str]:
-    """The GPU with its driver, or the architecture and the system."""
+    """The GPU with its driver, or the architecture, the system and the processor."""
     if Device.parse(device).kind != "cuda":
-        return [platform.machine(), platform.version()]
+        return [platform.machine(), platform.version(), processor_digest()]
     info = device_info(device)
     return [info["name"], str(info["compute_capability"]), nvidia_driver()]

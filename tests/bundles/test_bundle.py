@@ -317,6 +317,9 @@ def test_a_pass_is_remembered(plain: Path, tmp_path: Path, monkeypatch: pytest.M
         for _ in range(2):
             models.load(plain, **settings).close()
             assert len(checks) == number
+    monkeypatch.setattr("infersdk.bundles.loading.processor_digest", lambda: "another processor")
+    models.load(plain).close()
+    assert len(checks) == number + 1
 
 
 @pytest.mark.parametrize(

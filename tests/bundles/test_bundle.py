@@ -231,6 +231,7 @@ def test_outputs_without_tolerance(tmp_path: Path, value: float) -> None:
     ("wrong", "words"),
     [
         ({"version": 1.2}, r"Expected `str`, got `float` - at `\$.version`"),
+        ({"licence": b"MIT"}, r"Expected `str`, got `bytes` - at `\$.licence`"),
         ({"settings": {"conf": np.float32(0.4)}}, "float32"),
     ],
 )

@@ -81,7 +81,8 @@ def pack(
     with noise of 4 steps of float32 on the input. For TF32, FP16 and bfloat16 it is 4 times the deviation of a run
     whose values are rounded to that precision. A model that overflows in a precision has no tolerance for it. A further
     form is compared with its own values: its tolerances are twice the deviation, with noise of one step of its
-    precision. `infersdk.bundles.golden.deviation` defines the measure.
+    precision. An output whose shape differs between these runs is not compared. `infersdk.bundles.golden.deviation`
+    defines the measure.
 
     Args:
         model: an ONNX file, the reference form. Weights in other files become part of it.
@@ -100,7 +101,7 @@ def pack(
             is read.
         BundleKeyError: `sign_with` or `encrypt` is not a valid key.
         InputError: `images` is one image that is no file.
-        OutputError: the file cannot be written, or would exceed 4 GiB.
+        OutputError: the file cannot be written, or would exceed 4 GiB or 65,535 entries.
         ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
     """
     from .. import __version__
@@ -197,7 +198,7 @@ def write_bundle(
     """Writes a bundle of these parts, which are those of the manifest.
 
     Raises:
-        OutputError: the file cannot be written, or would exceed 4 GiB.
+        OutputError: the file cannot be written, or would exceed 4 GiB or 65,535 entries.
     """
     head = manifest.encoded()
     data = {FIRST: head, **({SIGNATURE: sign(head, sign_with)} if sign_with is not None else {}), **parts}

@@ -44,6 +44,11 @@ class ModelDetails:
         return buffer
 
     @property
+    def parts(self) -> tuple[Any, ...]:
+        """The models that it consists of: the model itself."""
+        return (self._model,)
+
+    @property
     def pipelines(self) -> tuple[Pipeline[Any], ...]:
         """The pipelines of its requests; the first one takes the images."""
         return (self._model.pipeline,)
@@ -145,6 +150,11 @@ class ComposedDetails:
     def networks(self) -> tuple[Infer, ...]:
         """The networks of all models."""
         return tuple(network for model in self._models for network in model.details.networks)
+
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """The models that it consists of, those of parts that are composed themselves as well."""
+        return tuple(part for model in self._models for part in model.details.parts)
 
     @property
     def pipelines(self) -> tuple[Pipeline[Any], ...]:

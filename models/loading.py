@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
-from ..core.formats import FORMATS
 from ..core.model_source import ModelSource, is_address, with_digest
 from ..core.text import logger
 from ..errors import ConfigError, InferenceError, UnsupportedModelError, nearest
@@ -92,10 +91,9 @@ def load(
 
 
 def _local(path: ModelLike | Infer, sha256: str | None) -> ModelLike | Infer:
-    """A model; of an address the file that it names, and the path of a bundle."""
+    """A model; of an address the file that it names."""
     if is_address(path):
-        source = ModelSource.of(with_digest(path, sha256))
-        return source.path if source.path is not None and source.format is FORMATS["bundle"] else source
+        return ModelSource.of(with_digest(path, sha256))
     if sha256 is not None:
         raise ConfigError(f"sha256= is for an address, hf://org/name@revision/file.onnx for example, not for {path!r}")
     return path
@@ -103,9 +101,9 @@ def _local(path: ModelLike | Infer, sha256: str | None) -> ModelLike | Infer:
 
 def is_bundle(path: Any) -> TypeGuard[str | os.PathLike[str]]:
     """Whether it is the path of a bundle, or the address of one. Loading reports errors of other paths."""
-    if is_address(path):
+    if is_address(path) or isinstance(path, ModelSource):
         path = ModelSource.of(path).path
-    if not isinstance(path, (str, os.PathLike)) or isinstance(path, ModelSource) or not os.path.isfile(path):
+    if not isinstance(path, (str, os.PathLike)) or not os.path.isfile(path):
         return False
     return os.path.getsize(path) > 0 and ModelSource.of(path).format is FORMATS["bundle"]
 

@@ -23,8 +23,8 @@ FIRST = "bundle.json"
 ALIGNMENT = 64
 #: Maximum size of the manifest, in bytes.
 _LARGEST_MANIFEST = 16 << 20
-#: Maximum size of a file: ZIP has 32 bits for sizes and offsets.
-_LARGEST_FILE = 0xFFFFFFFF
+#: Maximum size and number of entries of a file: ZIP has 32 bits for sizes and offsets, and 16 for the number.
+_LARGEST_FILE, _MOST_ENTRIES = 0xFFFFFFFF, 0xFFFF
 
 _LOCAL, _DIRECTORY, _END = struct.Struct("<4s5H3I2H"), struct.Struct("<4s6H3I5H2I"), struct.Struct("<4s4H2IH")
 _VERSION, _DATE, _MODE = 20, 0x21, 0o100644 << 16  # ZIP 2.0; 1 January 1980; a regular file
@@ -57,9 +57,11 @@ def pieces(entries: Sequence[Entry]) -> Iterator[tuple[int, bytes]]:
     """All bytes of the file but the data of the entries: each piece with its offset. The last one ends the file.
 
     Raises:
-        OutputError: the file would be larger than 4 GiB.
+        OutputError: the file would be larger than 4 GiB, or have more than 65,535 entries.
     """
-    at, directory = 0, b""
+    if len(entries) > _MOST_ENTRIES:
+        raise OutputError(f"a bundle has at most {_MOST_ENTRIES:,} entries, not {len(entries):,}; pack fewer samples")
+    at, directory = 0, bytearray()
     for entry in entries:
         header = _header(entry, at)
         if at + len(header) + entry.size > _LARGEST_FILE:
@@ -70,7 +72,7 @@ def pieces(entries: Sequence[Entry]) -> Iterator[tuple[int, bytes]]:
         directory += _DIRECTORY.pack(b"PK\1\2", *fields, at) + name
         at += len(header) + entry.size
     count = len(entries)
-    yield at, directory + _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)
+    yield at, bytes(directory) + _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)
 
 
 def first_entry(file: BinaryIO) -> bytes:

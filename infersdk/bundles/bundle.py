@@ -59,6 +59,7 @@ class Bundle:
         self, path: str | os.PathLike[str], *, key: KeySource | None = None, trust: str | os.PathLike[str] | None = None
     ) -> None:
         self.path, self._key = os.fspath(path), key
+        self._name = path.name if isinstance(path, ModelSource) else os.path.basename(self.path)
         self._sealer: Sealer | None = None
         try:
             with open_regular(self.path) as file:
@@ -129,7 +130,7 @@ class Bundle:
         written to a disk.
         """
         form = next((one for one in self.manifest.forms if one.precision == precision), self.manifest.forms[0])
-        content, name = self.read(form.part), os.path.basename(self.path)
+        content, name = self.read(form.part), self._name
         if self.manifest.encryption is not None:
             return ModelSource(None, content, name=name)
         digest = self.manifest.parts[form.part].sha256

@@ -68,7 +68,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     Attributes:
         outputs: of each sample, by name.
-        tolerances: by precision and output: the largest `deviation()`.
+        tolerances: by precision and output: the largest `deviation()`. An output without one is not compared.
         layers: intermediate values of the first sample by name, in topological order: the node that computes each.
     """
 
@@ -91,6 +91,14 @@ class Golden(msgspec.Struct, frozen=True):
     parameters: dict[str, Any]
     samples: list[Sample]
     graphs: list[Graph]
+
+    def __post_init__(self) -> None:
+        counts = [len(self.samples), *(len(graph.outputs) for graph in self.graphs)]
+        if counts[0] == 0 or len(set(counts)) > 1:
+            raise ValueError(
+                f"samples: {counts[0]}, outputs of each graph: {counts[1:]}; the numbers are equal in a bundle, and at "
+                "least 1"
+            )
 
 
 @dataclass(frozen=True)

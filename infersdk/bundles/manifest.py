@@ -98,7 +98,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Raises ConfigError for a value that is not of the type of its field."""
         try:
             data = msgspec.json.encode(self)
-            msgspec.json.decode(data, type=Manifest)
+            msgspec.convert(msgspec.structs.asdict(self), Manifest)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"the manifest of a bundle: {error}; use text, and plain numbers in settings") from None
         return msgspec.json.format(data, indent=1)

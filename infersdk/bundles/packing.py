@@ -81,7 +81,8 @@ def pack(
     with noise of 4 steps of float32 on the input. For TF32, FP16 and bfloat16 it is 4 times the deviation of a run
     whose values are rounded to that precision. A model that overflows in a precision has no tolerance for it. A further
     form is compared with its own values: its tolerances are twice the deviation, with noise of one step of its
-    precision. `infersdk.bundles.golden.deviation` defines the measure.
+    precision. An output whose shape differs between these runs is not compared. `infersdk.bundles.golden.deviation`
+    defines the measure.
 
     Args:
         model: an ONNX file, the reference form. Weights in other files become part of it.
@@ -100,7 +101,7 @@ def pack(
             is read.
         BundleKeyError: `sign_with` or `encrypt` is not a valid key.
         InputError: `images` is one image that is no file.
-        OutputError: the file cannot be written, or would exceed 4 GiB.
+        OutputError: the file cannot be written, or would exceed 4 GiB or 65,535 entries.
         ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
     """
     from .. import __version__
@@ -321,7 +322,8 @@ class _Recorder:
             rounded = source if content is None else ModelSource(None, content, name=source.name)
             measured = _tolerances(expected, [_run(rounded, feeds)], _ROUNDED)
             if all(map(math.isfinite, measured.values())):  # otherwise the model overflows in it
-                tolerances[lower] = {name: max(one, tolerances[precision][name]) for name, one in measured.items()}
+                least = tolerances[precision]
+                tolerances[lower] = {name: max(one, least[name]) for name, one in measured.items() if name in least}
         values = layer_values(source, feeds[0], lambda one: load_network(one, _REFERENCE))
         layers = {name: (node, self._keep(array, LAYER_ELEMENTS)) for name, node, array in values}
         outputs = [{name: self._keep(array, OUTPUT_ELEMENTS) for name, array in one.items()} for one in expected]
@@ -361,11 +363,14 @@ def _tolerances(
     runs: Sequence[Sequence[Mapping[str, npt.NDArray[Any]]]],
     factor: float,
 ) -> dict[str, float]:
-    """The tolerance of each output: `factor` times the largest deviation of any run from the expected outputs."""
-    largest = dict.fromkeys(expected[0], 0.0)
-    for run in runs:
-        for reference, other in zip(expected, run, strict=True):
-            for name, array in reference.items():
-                kept, found = elements(array, OUTPUT_ELEMENTS), elements(other[name], OUTPUT_ELEMENTS)
-                largest[name] = max(largest[name], deviation(kept, found, array.shape, OUTPUT_ELEMENTS))
+    """The tolerance of each output: `factor` times the largest deviation of any run from the expected outputs.
+
+    An output whose shape differs between runs has none.
+    """
+    pairs = [pair for run in runs for pair in zip(expected, run, strict=True)]
+    largest = {name: 0.0 for name in expected[0] if all(one[name].shape == other[name].shape for one, other in pairs)}
+    for reference, other in pairs:
+        for name, before in largest.items():
+            kept, found = elements(reference[name], OUTPUT_ELEMENTS), elements(other[name], OUTPUT_ELEMENTS)
+            largest[name] = max(before, deviation(kept, found, reference[name].shape, OUTPUT_ELEMENTS))
     return {name: max(factor * value, _LEAST) for name, value in largest.items()}

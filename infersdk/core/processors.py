@@ -1,12 +1,14 @@
-"""The number of processors that this process may use."""
+"""The processors of the machine, and the number that this process may use."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import re
 from pathlib import Path, PurePosixPath
 
-__all__ = ["available_processors", "fits_quotas", "runtime_threads"]
+__all__ = ["available_processors", "fits_quotas", "processor_digest", "runtime_threads"]
 
 #: Of the file system.
 _ROOT = Path("/")
@@ -30,6 +32,18 @@ def runtime_threads(requested: int) -> int:
 def fits_quotas(threads: int) -> bool:
     """Whether this number of threads may be busy all the time: no control group has a smaller quota."""
     return all(threads <= quota for quota in _quotas())
+
+
+def processor_digest() -> str:
+    """A digest of the processors' models and features, for caches that several machines share."""
+    try:
+        text = (_ROOT / "proc/cpuinfo").read_text("utf-8")
+    except OSError:  # not Linux
+        import platform
+
+        return f"{platform.machine()} {platform.processor()}"
+    found = re.findall(r"^(?:model name|CPU part|flags|Features)\s*:\s*(.*)$", text, re.MULTILINE) or [text]
+    return hashlib.sha256("\n".join(sorted(set(found))).encode()).hexdigest()
 
 
 def _usable() -> int:

@@ -49,16 +49,19 @@ class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         first = self.shape[0] if self.shape else None
         return first if isinstance(first, int) else None
 
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of that shape can be this input (or output)."""
+        return len(shape) == len(self.shape) and all(
+            want == got or not isinstance(want, int) for want, got in zip(self.shape, shape, strict=True)
+        )
+
     def check(self, shape: tuple[int, ...], dtype: np.dtype[Any] | None = None, side: str = "input") -> None:
         """Raises ShapeError or DTypeError unless an array of that shape and type can be this input (or output)."""
         if dtype is not None and dtype != self.dtype:
             raise DTypeError(
                 f"{side} {self.name!r} takes {self.dtype}, not {dtype}; convert it with .astype({str(self.dtype)!r})"
             )
-        fits = len(shape) == len(self.shape) and all(
-            want == got or not isinstance(want, int) for want, got in zip(self.shape, shape, strict=True)
-        )
-        if not fits:
+        if not self.fits(shape):
             raise ShapeError(f"{side} {self.name!r} takes shape {self.text}, not {tuple(shape)}")
 
     def check_batch(self, shape: tuple[int, ...], largest: int | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import importlib.util
 import os
 import re
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..core.cache import Cache, key_of
+from ..core.processors import processor_digest
 from ..errors import CustomOpError
 from .kernels import CSource, CudaSource, include_folder, source_text
 
@@ -40,7 +40,7 @@ def compile_c(source: CSource, label: str) -> bytes:
     text = source_text(source.source)
     parts = {
         "c": 1, "source": text, "command": command[1:], "compiler": _version(result),
-        "header": (include_folder() / "infersdk_custom_op.h").read_text("utf-8"), "machine": _processor(),
+        "header": (include_folder() / "infersdk_custom_op.h").read_text("utf-8"), "machine": processor_digest(),
     }  # fmt: skip
     return _cached(parts, label, lambda: _run_compiler(command, ".c", text, ["-lm"], label))
 
@@ -107,19 +107,6 @@ def _run_compiler(command: list[str], suffix: str, text: str, last: list[str], l
 @functools.cache
 def _version(compiler: str) -> str:
     return subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
-
-
-@functools.cache
-def _processor() -> str:
-    """The properties that `-march=native` depends on, for caches that several machines share."""
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        import platform
-
-        return f"{platform.machine()} {platform.processor()}"
-    flags = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text, re.MULTILINE)
-    return hashlib.sha256((flags[1] if flags else text).encode()).hexdigest()
 
 
 # ---- the CUDA compilers ----

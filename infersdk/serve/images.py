@@ -28,6 +28,12 @@ PIXELS = TensorInfo("pixels", "UINT8", (-1, -1, -1, -1), optional=True)
 _MANY_ROWS = 64
 
 
+def _verify(models: Sequence[Any]) -> None:
+    """Runs the golden samples of models; raises GoldenSampleError if they differ."""
+    for model in models:
+        model.details.golden_samples.verify(model)
+
+
 class ImageEndpoint(Endpoint):
     """A model of `infersdk.models`: preprocessing and postprocessing are part of the model.
 
@@ -44,8 +50,8 @@ class ImageEndpoint(Endpoint):
         self.model, self._settings = model, settings
         self.platform = ", ".join(dict.fromkeys(network.backend for network in model.details.networks))
 
-        samples = getattr(model.details, "golden_samples", None)
-        self.check_samples = None if samples is None else partial(samples.verify, model)
+        packed = [part for part in model.details.parts if getattr(part.details, "golden_samples", None) is not None]
+        self.check_samples = partial(_verify, packed) if packed else None
         self._device = str(model.details.image_device)  # inputs on this device are not copied
         self.parameters = frozenset(model.per_call)
         self.outputs = self._tensors.outputs

@@ -203,6 +203,8 @@ class Repository:
             self._close_later(list(loaded.values()))
             return
         replaced = list(entry.versions.values())
+        for version in loaded.keys() & entry.versions.keys():  # a failed check itself causes a reload
+            loaded[version].golden_checks = entry.versions[version].golden_checks
         entry.versions, entry.state, entry.reason = loaded, "READY", ""
         entry.loads, entry.retry_at = entry.loads + 1, 0.0
         self._close_later(replaced)

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from bundle_files import parts_of, rewritten
@@ -23,6 +24,7 @@ from infersdk import bundles, models
 from infersdk.bundles import Bundle, pack, unpack
 from infersdk.bundles.archive import Entry, pieces
 from infersdk.bundles.loading import GoldenSamples
+from infersdk.bundles.manifest import Part
 from infersdk.bundles.sealing import Sealer
 from infersdk.core.cache import Cache
 from infersdk.core.model_source import ModelSource
@@ -229,6 +231,7 @@ def test_outputs_without_tolerance(tmp_path: Path, value: float) -> None:
     ("wrong", "words"),
     [
         ({"version": 1.2}, r"Expected `str`, got `float` - at `\$.version`"),
+        ({"licence": b"MIT"}, r"Expected `str`, got `bytes` - at `\$.licence`"),
         ({"settings": {"conf": np.float32(0.4)}}, "float32"),
     ],
 )
@@ -315,6 +318,9 @@ def test_a_pass_is_remembered(plain: Path, tmp_path: Path, monkeypatch: pytest.M
         for _ in range(2):
             models.load(plain, **settings).close()
             assert len(checks) == number
+    monkeypatch.setattr("infersdk.bundles.loading.processor_digest", lambda: "another processor")
+    models.load(plain).close()
+    assert len(checks) == number + 1
 
 
 @pytest.mark.parametrize(
@@ -580,6 +586,20 @@ def test_a_newer_format(plain: Path, tmp_path: Path) -> None:
     newer = rewritten(plain, tmp_path / "newer.infer", {"model.onnx": b"", "golden.json": b""}, format=2)
     with pytest.raises(BundleFormatError, match="has format 2, and this release reads format 1"):
         Bundle(newer)
+
+
+def test_too_many_parts(plain: Path, tmp_path: Path) -> None:
+    """A reader refuses them before it computes the headers."""
+    path = tmp_path / "x.infer"
+    parts = {"model.onnx": b"", "golden.json": b"", **{f"p{number}": b"" for number in range(65_533)}}
+    with pytest.raises(OutputError, match="at most 65,535 entries, not 65,536; pack fewer samples"):
+        rewritten(plain, path, parts)
+    listed = {name: Part.of(data) for name, data in parts.items()}
+    head = msgspec.structs.replace(Bundle(plain).manifest, parts=listed).encoded()
+    (_, header), (_, end) = pieces([Entry.of("bundle.json", head)])
+    path.write_bytes(header + head + end)
+    with pytest.raises(BundleFormatError, match=r"x\.infer': .*at most 65,535 entries, not 65,536"):
+        Bundle(path)
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a//b", "bundle.json", "a\\b", "", "x" * 300, "bundle.sig"])

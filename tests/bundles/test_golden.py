@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,29 @@ def test_values_that_are_not_there(detector: Path, tmp_path: Path) -> None:
         models.load(path, verify="always")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda golden: golden.update(samples=[]),
+            r"damaged: samples: 0, outputs of each graph: \[1, 1\]",
+        ),
+        (lambda golden: golden["graphs"][1].update(outputs=[]), r"samples: 1, outputs of each graph: \[1, 0\]"),
+        (lambda golden: golden["samples"][0].update(image="none"), "name the part 'none', and it has none"),
+        (lambda golden: golden.update(values="none"), "name the part 'none', and it has none"),
+    ],
+)
+def test_samples_that_are_not_there(
+    detector: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    parts = parts_of(detector)
+    golden = msgspec.json.decode(parts["golden.json"])
+    change(golden)
+    path = rewritten(detector, tmp_path / "x.infer", {**parts, "golden.json": msgspec.json.encode(golden)})
+    with pytest.raises(BundleFormatError, match=message):
+        models.load(path, verify="always")
+
+
 NETWORKS = {
     "one_percent": 14, "eight_bits": 6, "half": 2, "bfloat16": 2, "rounded_values": 5, "lost_bias": 5, "overflow": 6,
 }  # fmt: skip
@@ -302,6 +326,50 @@ def test_sixty_faults(
 def test_settings_that_change_no_result(detector: Path, backend: str, settings: dict[str, Any]) -> None:
     pytest.importorskip(backend)
     models.load(detector, backend, verify="always", **settings).close()
+
+
+def selecting(path: Path) -> Path:
+    """A detector as torchvision's, of 64x64: each square of 16x16 that is brighter than 0.6 is a box."""
+    node, value = onnx_models.node, onnx_models.value
+    nodes = [
+        node("MaxPool", "images", "pooled", kernel_shape=[16, 16], strides=[16, 16]),
+        node("ReduceMax", "pooled", "highest", axes=[1], keepdims=0), node("Reshape", "highest flat", "all"),
+        node("Greater", "all threshold", "bright"), node("NonZero", "bright", "numbers"),
+        node("Reshape", "numbers flat", "labels"),
+        node("Gather", "all labels", "scores"), node("Gather", "squares labels", "boxes"),
+    ]  # fmt: skip
+    left, top = 16 * np.arange(16) % 64, 16 * (np.arange(16) // 4)
+    weights = {
+        "flat": np.array([-1]), "threshold": np.float32(0.6),
+        "squares": np.stack([left, top, left + 16, top + 16], axis=1).astype(np.float32),
+    }  # fmt: skip
+    outputs = [value("boxes", ("n", 4)), value("scores", ("n",)), value("labels", ("n",), "int64")]
+    return onnx_models.save(path, nodes, [value("images", (1, 3, 64, 64))], outputs, weights)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_outputs_whose_shape_depends_on_the_image(tmp_path: Path, backend: str) -> None:
+    """Another backend may have other rows by rounding. Columns are the same on each."""
+    pytest.importorskip(backend)
+    path, images = tmp_path / "boxes.infer", [np.zeros((64, 64, 3), np.uint8) for _ in range(3)]
+    images[0][16:48, :32] = 230
+    images[2][:, :] = 153  # the threshold
+    images[2][:16, :16] = 230
+    pack(selecting(tmp_path / "boxes.onnx"), path, images=images[:2])
+    golden = msgspec.json.decode(parts_of(path)["golden.json"])
+    assert [one["boxes"]["shape"] for one in golden["graphs"][0]["outputs"]] == [[4, 4], [0, 4]]
+    assert golden["graphs"][0]["tolerances"]["fp32"].keys() == {"boxes", "scores", "labels"}
+    models.load(path, backend, verify="always").close()
+    for shape, message in (([3, 4], None), ([4, 5], r"the outputs boxes \(4, 4\), .*none of these")):
+        golden["graphs"][0]["outputs"][0]["boxes"]["shape"] = shape
+        other = {**parts_of(path), "golden.json": msgspec.json.encode(golden)}
+        rewritten(path, tmp_path / "other.infer", other)
+        with pytest.raises(GoldenSampleError, match=message) if message else nullcontext():
+            models.load(tmp_path / "other.infer", backend, verify="always").close()
+    pack(tmp_path / "boxes.onnx", path, images=images)
+    golden = msgspec.json.decode(parts_of(path)["golden.json"])
+    assert golden["graphs"][0]["tolerances"]["fp32"] == {}, "noise changes the number of boxes"
+    models.load(path, backend, verify="always").close()
 
 
 def test_a_precision_without_tolerance(detector: Path, monkeypatch: pytest.MonkeyPatch) -> None:

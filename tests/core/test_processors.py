@@ -1,4 +1,4 @@
-"""The number of processors that a process may use."""
+"""The processors of the machine, and the number that a process may use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import onnx_models
 import pytest
 
 from infersdk.core import processors
-from infersdk.core.processors import available_processors, fits_quotas, runtime_threads
+from infersdk.core.processors import available_processors, fits_quotas, processor_digest, runtime_threads
 
 V2 = "30 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw\n"
 V1 = """\
@@ -150,3 +150,19 @@ def test_threads_spin_where_the_quota_is_for_all_of_them(quota: float, tmp_path:
 def in_a_process(code: str) -> int:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd="/")
     return int(done.stdout)
+
+
+def test_the_digest_of_processors(tmp_path: Path) -> None:
+    """It depends on the model and on the features, and not on what changes while the machine runs."""
+    path = tmp_path / "proc/cpuinfo"
+    path.parent.mkdir()
+    digests = []
+    for model, flags, clock in (("A", "avx2", 1), ("A", "avx2", 2), ("B", "avx2", 1), ("A", "avx2 amx_tile", 1)):
+        path.write_text(f"model name\t: {model}\ncpu MHz\t\t: {clock}\nflags\t\t: {flags}\n\n" * 2)
+        digests.append(processor_digest())
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
+    path.write_text("Features\t: asimd\nCPU part\t: 0xd0c\n")
+    assert processor_digest() not in digests
+    path.unlink()
+    assert processor_digest()

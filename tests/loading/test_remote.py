@@ -312,6 +312,8 @@ for model in ('app.toml', {address!r}):
     shown = run(hub, tmp_path, code)
     assert "seven" in shown.stdout, shown.stderr
     assert shown.stdout.count("a bundle") == 2, shown.stderr
+    shown = run(hub, tmp_path, f"print(models.load({address!r}))")
+    assert shown.stdout.startswith("<YOLOv5 model.onnx, "), "the name in the address, not that in the cache"
 
 
 def test_several_processes_download_one_file(hub: Hub, tmp_path: Path) -> None:

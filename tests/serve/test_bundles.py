@@ -59,8 +59,18 @@ def test_samples_that_differ_make_the_model_not_ready(bundle: Path, run: Callabl
     until(lambda: endpoint.fault is not None)
     assert endpoint.golden_checks["fail"] == 1
     until(lambda: server.repository.models["digits"].loads == 2)
+    assert metric(server, 'infersdk_golden_checks_total{model="digits",outcome="fail"') == 1
     assert ask(server.http_port, "/v2/health/ready").status == 200
     assert predict(server) == before
+
+
+def test_the_samples_of_a_part_that_differ(bundle: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    """A composition is checked as its parts are."""
+    path = with_other_results(bundle, tmp_path / "other.infer")
+    server = run({"type": "tiled", "model": {"path": str(path), "verify": "never"}}, verify=0.2)
+    (endpoint,) = server.repository.endpoints()
+    until(lambda: endpoint.fault is not None)
+    assert "the golden samples differ in postprocessing" in str(endpoint.fault)
 
 
 def test_a_model_can_be_unloaded_while_its_samples_run(bundle: Path, run: Callable[..., Any]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
+from ..core.formats import FORMATS
 from ..core.model_source import ModelSource, is_address, with_digest
 from ..core.text import logger
 from ..errors import ConfigError, InferenceError, UnsupportedModelError, nearest

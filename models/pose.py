@@ -32,7 +32,8 @@ class _Pose(RowDetector):
     """Base class of pose models.
 
     Args:
-        keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's metadata.
+        keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's
+            metadata, which other values must equal.
     """
 
     keypoints: KeypointShape | None = None
@@ -97,7 +98,8 @@ class YOLOv8Pose(_Pose, YOLOv8):
     values the score of the point, 0 to 1.
 
     Args:
-        keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's metadata.
+        keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's
+            metadata, which other values must equal.
 
     Further arguments: see `YOLO` and `VisionModel`.
     """
@@ -115,7 +117,8 @@ class EndToEndPose(_Pose, EndToEnd):
     those of `YOLOv8Pose`.
 
     Args:
-        keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's metadata.
+        keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's
+            metadata, which other values must equal.
 
     Further arguments: see `EndToEnd` and `VisionModel`.
     """

@@ -168,7 +168,8 @@ class Preprocessor:
         input: the network's input.
         transform: the conversion of each pixel.
         geometry: makes the geometry of an image of (width, height); asked once for each size.
-        channel_order: of NumPy arrays that are given as images: `"bgr"`, `"rgb"` or `"nv12"`.
+        channel_order: of NumPy arrays that are given as images: `"bgr"`, `"rgb"` or `"nv12"`. A wrapper sets this and
+            `scaled_decode` to those of its settings.
         scaled_decode: decode JPEG files at 1/2, 1/4 or 1/8 of their size, where no less is left than the resize needs.
         interpolation: `"bilinear"` is OpenCV's INTER_LINEAR, in one pass with all else. `"bicubic"` is Pillow's: images
             on the host are resized by its filter as they are read, for geometries that resize without padding.

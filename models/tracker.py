@@ -103,9 +103,10 @@ class _PackageTracker:
                 '"bytetrack" needs no package'
             ) from None
         self._tracker = getattr(package, name)(**settings)
-        for setting in settings.keys() - {"iou", "state_estimator_class"}:
-            value, most = settings[setting], 1.0 if setting.endswith("_threshold") else sys.float_info.max
-            if not (isinstance(value, (float, Real)) and value <= most):
+        for setting, value in settings.items():
+            most = 1.0 if setting.endswith("_threshold") else sys.float_info.max
+            is_number = isinstance(value, (float, Real)) and value <= most
+            if not is_number and setting not in ("iou", "state_estimator_class"):
                 raise InputError(f"{setting}={value!r}; use a number of at most {most:g}")
 
     def update(self, boxes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:

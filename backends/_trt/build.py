@@ -244,7 +244,7 @@ def _described(
             raise UnsupportedModelError(shape_tensor(tensor.name))
     known = {spec.name: spec for spec in (*inputs, *outputs)}
     result = [
-        [spec_of(flavour, tensor.name, tensor.dtype, tuple(tensor.shape), known.get(tensor.name)) for tensor in side]
+        [spec_of(flavour, tensor.name, tensor.dtype, _dims(tensor.shape), known.get(tensor.name)) for tensor in side]
         for side in (sources, results)
     ]
     return result[0], result[1]
@@ -254,8 +254,12 @@ def _outputs_nbytes(flavour: Flavour, network: tensorrt.INetworkDefinition, prof
     """The bytes of the outputs of the largest batch. The network has sizes that the file may only name."""
     batch = max((shapes[2][0] for profile in profiles for shapes in profile.values() if shapes[2]), default=1)
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
-    specs = [spec_of(flavour, tensor.name, tensor.dtype, tuple(tensor.shape), None) for tensor in outputs]
+    specs = [spec_of(flavour, tensor.name, tensor.dtype, _dims(tensor.shape), None) for tensor in outputs]
     return sum(tensor_nbytes(spec, batch) for spec in specs)
+
+
+def _dims(shape: tensorrt.Dims) -> tuple[int, ...]:
+    return tuple(shape[i] for i in range(len(shape)))
 
 
 def shape_tensor(name: str) -> str:

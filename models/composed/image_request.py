@@ -143,6 +143,5 @@ class ImageRequest:
         self._cancel_requests()
 
     def _cancel_requests(self) -> None:
-        requests, self._requests = self._requests, []  # the second of two threads that cancel one does nothing
-        for request in requests:
+        for request in self._requests[::-1]:  # a row that becomes free goes to the first one that waits
             request.cancel()

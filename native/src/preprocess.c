@@ -19,6 +19,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The output of each of 256 values, for each channel, in the output's type. */
+static void fill_table(const ifs_pixel_transform *t, int32_t channels, void *table) {
+    for (int32_t c = 0; c < channels; c++)
+        for (int32_t v = 0; v < 256; v++) {
+            const float value = ifs__pixel_scale((uint32_t)v, t->scale[c], t->bias[c]);
+            const int32_t at = 256 * c + v;
+            if (t->dtype == IFS_FLOAT32)
+                ((float *)table)[at] = value;
+            else if (t->dtype == IFS_FLOAT16)
+                ((uint16_t *)table)[at] = ifs__float_to_half(value);
+            else
+                ((uint8_t *)table)[at] = ifs__pixel_byte(value);
+        }
+}
+
 /* ---- the plan of a call ---- */
 
 typedef struct plan {
@@ -72,6 +87,8 @@ static size_t lay_out(plan *p, char *block) {
     TAKE(p->canvas, (size_t)p->channels * p->canvas_pitch);
     TAKE(p->bgr, p->image->format == IFS_PIXEL_NV12 ? 3 * width : 0);
     TAKE(p->row, width * (size_t)p->pixel);
+    if (p->kernels == &ifs__kernels_plain)
+        TAKE(p->store.table, (size_t)p->channels * 256 * sizeof(float));
     if (p->geometry->kind == IFS_GEOMETRY_RESIZE) {
         const size_t columns = (size_t)p->columns.padded;
         p->resized_pitch = (columns + 31) & ~(size_t)31;
@@ -319,6 +336,8 @@ ifs_status ifs_preprocess(const ifs_image *image, const ifs_geometry *geometry, 
     memset(p.row + (size_t)image->width * (size_t)p.pixel, 0, 8);
     if (image->format == IFS_PIXEL_NV12)
         memset(p.bgr + (size_t)image->width * 3, 0, 8);
+    if (p.kernels == &ifs__kernels_plain)
+        fill_table(transform, p.channels, (void *)p.store.table);
     const ifs_status status = geometry->kind == IFS_GEOMETRY_RESIZE ? run_resize(&p, across, down, transform->fill)
                                                                     : run_warp(&p, transform->fill);
 #if IFS__AVX512

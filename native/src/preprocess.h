@@ -54,6 +54,7 @@ typedef struct ifs__store {
     int32_t channels, layout, dtype;
     int32_t width; /* of the canvas */
     float scale[3], bias[3];
+    const void *table; /* [channels][256] of the dtype; for the plain variant only */
     uint8_t *dst;
     size_t row;   /* bytes from a canvas row to the next */
     size_t plane; /* CHW: bytes from a channel to the next */

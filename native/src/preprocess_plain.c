@@ -16,13 +16,25 @@ void ifs__nv12_plain(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, int32_t 
     }
 }
 
-static void columns_plain(const uint8_t *row, const ifs__columns *t, int32_t planes, int16_t *dst, size_t pitch) {
-    for (int32_t x = 0; x < t->count; x++) {
-        const uint8_t *p = row + t->offset[x];
-        const uint32_t weights = (uint16_t)t->weight[2 * x] | (uint32_t)(uint16_t)t->weight[2 * x + 1] << 16;
+/* Inlined, so that the number of planes is known to the compiler. */
+static inline __attribute__((always_inline)) void columns_of(const uint8_t *row, const ifs__columns *t, int32_t planes,
+                                                             int16_t *dst, size_t pitch) {
+    const int32_t count = t->count, *offset = t->offset;
+    const int16_t *weight = t->weight;
+    for (int32_t x = 0; x < count; x++) {
+        const uint8_t *p = row + offset[x];
+        /* Through uint16_t, so that the compiler sees that each half is one of the two numbers. */
+        const uint32_t weights = (uint16_t)weight[2 * x] | (uint32_t)(uint16_t)weight[2 * x + 1] << 16;
         for (int32_t c = 0; c < planes; c++)
             dst[c * pitch + x] = (int16_t)(ifs__pixel_sum(p[c], p[c + t->pixel], weights) >> 4);
     }
+}
+
+static void columns_plain(const uint8_t *row, const ifs__columns *t, int32_t planes, int16_t *dst, size_t pitch) {
+    if (planes == 3)
+        columns_of(row, t, 3, dst, pitch);
+    else
+        columns_of(row, t, 1, dst, pitch);
 }
 
 static void rows_plain(const int16_t *row0, const int16_t *row1, uint32_t weights, uint8_t *dst, int32_t n) {
@@ -37,18 +49,25 @@ static void rows_area_plain(const int16_t *row0, const int16_t *row1, uint8_t *d
 }
 
 static void store_plain(const ifs__store *s, const uint8_t *planes, size_t pitch, int32_t y) {
-    const bool hwc = s->layout == IFS_LAYOUT_HWC;
+    const int32_t step = s->layout == IFS_LAYOUT_HWC ? s->channels : 1;
     for (int32_t c = 0; c < s->channels; c++) {
-        uint8_t *dst = s->dst + y * s->row + c * s->plane;
-        for (int32_t x = 0; x < s->width; x++) {
-            const int32_t at = hwc ? x * s->channels + c : x;
-            const float value = ifs__pixel_scale(planes[c * pitch + x], s->scale[c], s->bias[c]);
-            if (s->dtype == IFS_FLOAT32)
-                ((float *)dst)[at] = value;
-            else if (s->dtype == IFS_FLOAT16)
-                ((uint16_t *)dst)[at] = ifs__float_to_half(value);
-            else
-                dst[at] = ifs__pixel_byte(value);
+        const uint8_t *src = planes + c * pitch;
+        uint8_t *row = s->dst + y * s->row;
+        if (s->dtype == IFS_FLOAT32) {
+            const float *table = (const float *)s->table + 256 * c;
+            float *dst = s->layout == IFS_LAYOUT_HWC ? (float *)row + c : (float *)(row + c * s->plane);
+            for (int32_t x = 0; x < s->width; x++)
+                dst[x * step] = table[src[x]];
+        } else if (s->dtype == IFS_FLOAT16) {
+            const uint16_t *table = (const uint16_t *)s->table + 256 * c;
+            uint16_t *dst = s->layout == IFS_LAYOUT_HWC ? (uint16_t *)row + c : (uint16_t *)(row + c * s->plane);
+            for (int32_t x = 0; x < s->width; x++)
+                dst[x * step] = table[src[x]];
+        } else {
+            const uint8_t *table = (const uint8_t *)s->table + 256 * c;
+            uint8_t *dst = s->layout == IFS_LAYOUT_HWC ? row + c : row + c * s->plane;
+            for (int32_t x = 0; x < s->width; x++)
+                dst[x * step] = table[src[x]];
         }
     }
 }

@@ -218,7 +218,7 @@ def same_results(reference: Any, other: Any, limits: Limits, scale: float = 1.0)
     if isinstance(reference, (list, tuple)) and isinstance(other, (list, tuple)):
         if _have(reference, "score") or _have(other, "score"):
             return _same_rows(list(reference), list(other), limits)
-        if _have(reference, "area") or _have(other, "area"):
+        if _have([*reference, *other], "class_id", "area"):  # of class maps
             return _same_areas(reference, other, limits)
         scale = max([scale, *(abs(one) for one in (*reference, *other) if isinstance(one, (int, float)))])
         return len(reference) == len(other) and all(
@@ -230,8 +230,10 @@ def same_results(reference: Any, other: Any, limits: Limits, scale: float = 1.0)
     return bool(reference == other)
 
 
-def _have(rows: Sequence[Any], number: str) -> bool:
-    return bool(rows) and all(isinstance(row, dict) and isinstance(row.get(number), (int, float)) for row in rows)
+def _have(rows: Sequence[Any], *numbers: str) -> bool:
+    return bool(rows) and all(
+        isinstance(row, dict) and all(isinstance(row.get(name), (int, float)) for name in numbers) for row in rows
+    )
 
 
 def _same_masks(reference: Mapping[str, Any], other: Mapping[str, Any], limits: Limits) -> bool:
@@ -249,7 +251,8 @@ def _same_masks(reference: Mapping[str, Any], other: Mapping[str, Any], limits: 
 def _same_areas(reference: Sequence[Any], other: Sequence[Any], limits: Limits) -> bool:
     """Whether the classes of two maps have the same shares of the image. A class that is not there has none."""
     own, theirs = (
-        {(row.get("map"), row["class_id"], row["label"]): row["area"] for row in rows} for rows in (reference, other)
+        {(row.get("map"), row["class_id"], row.get("label")): row["area"] for row in rows}
+        for rows in (reference, other)
     )
     pairs = [(own.get(name, 0.0), theirs.get(name, 0.0)) for name in own.keys() | theirs.keys()]
     return all(abs(one - two) <= limits.number * max(one, two, _LEAST_AREA) for one, two in pairs)

@@ -87,7 +87,9 @@ def load_bundle(
     if type is not None and ALIASES.get(type, type) != manifest.type:
         raise ConfigError(f"{bundle.path!r} is for the wrapper {manifest.type!r}, not {type!r}; leave type= out")
     merged = {**manifest.settings, **settings}
-    folder = (merged | (merged.get("options") or {})).get("cache_dir")
+    options = merged.get("options")
+    folders = (table.get("cache_dir") for table in (merged, options) if isinstance(table, Mapping))
+    folder = next((one for one in folders if one is not None), None)
     if manifest.encryption is not None and folder is not None:
         raise ConfigError(
             f"{bundle.path!r} is encrypted, and cache_dir={folder!r} would keep compiled models in plain text; "

@@ -102,7 +102,7 @@ def _small(tmp_path: Path, keys: Keys, plain: Path) -> Path:
     return rewritten(plain, tmp_path / "small.infer", {"model.onnx": b"model", "golden.json": b"{}"}, keys.private)
 
 
-# ---- what is in it ----
+# ---- parts ----
 
 
 def test_the_manifest(plain: Path) -> None:
@@ -303,6 +303,11 @@ def test_close_frees_the_model(sealed: Path, backend: str) -> None:
     model.close()
     assert not in_memory()
     assert model.path == str(sealed)
+
+
+def test_options_that_are_no_table(plain: Path) -> None:
+    with pytest.raises(ConfigError, match="options"):
+        models.load(plain, options="threads=1")
 
 
 def test_a_pass_is_remembered(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

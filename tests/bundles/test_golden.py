@@ -546,6 +546,10 @@ def test_same_class_maps() -> None:
         assert same_results(reference, rows(*areas), Limits()) is same
     assert same_results(rows(0.5, 0.499999, 0.000001), rows(0.499999, 0.500001), Limits())
     assert not same_results(reference, [], Limits())
+    matte = [{"area": 0.5}]  # rows of other results have no class
+    assert same_results(matte, [{"area": 0.505}], Limits())
+    assert not same_results(matte, [{"area": 0.55}], Limits())
+    assert not same_results(matte, reference, Limits())
     assert not same_results([{"map": "lane", **row} for row in reference], reference, Limits())
 
 

@@ -192,7 +192,7 @@ def _array(given: Any) -> npt.NDArray[Any]:
         raise _without(f"input {given.name!r}", "shared_memory_region")
     try:
         array: npt.NDArray[Any] = given.as_numpy()
-        if given.data and isinstance(given.data, list) and given.datatype != "BYTES":  # it is empty beside bytes
+        if isinstance(given.data, list) and given.data and given.datatype != "BYTES":  # it is empty beside bytes
             _check_values(array.reshape(-1), np.asarray(given.data).reshape(-1), given.datatype)
     except (ValueError, TypeError, OverflowError, InvalidInput) as error:
         raise RequestError(f"input {given.name!r} is not {given.datatype} {list(given.shape)}: {error}") from None

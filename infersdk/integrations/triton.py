@@ -168,7 +168,7 @@ def _export_wrapper(name: str, table: dict[str, Any], target: Path, version: str
     if is_file_of_names(names := table.get("names")):
         shutil.copyfile(names, files / "names.txt")
         table["names"] = "names.txt"
-    if os.path.isfile(trust := table.get("trust", "")):
+    if (trust := table.get("trust")) is not None and os.path.isfile(trust):
         shutil.copyfile(trust, files / "trust.pem")
         table["trust"] = "trust.pem"
     atomic_write(files / "app.json", json.dumps({"models": {"model": table}}, indent=2) + "\n")

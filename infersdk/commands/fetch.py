@@ -34,12 +34,14 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     fetched = {address: _fetch(address) for address in addresses_of(read(arguments.source, locked=False))}
     entries = {address: entry for address, (_, entry) in fetched.items()}
-    cache = Cache()
-    size = sum({path: entry["size"] for path, entry in fetched.values() if path.is_relative_to(cache.folder)}.values())
-    if 0 < cache.limit < size:
+    cached = {
+        path: entry["size"] for address, (path, entry) in fetched.items() if Address.parse(address).protocol != "hf"
+    }
+    size, limit = sum(cached.values()), Cache().limit if cached else 0
+    if 0 < limit < size or not all(path.exists() for path in cached):
         raise OutputError(
-            f"the files of the configuration have {size:,} bytes, and the cache holds {cache.limit:,}; set "
-            "INFERSDK_CACHE_LIMIT to a larger size, or to 0 for no limit"
+            f"the files of the configuration have {size:,} bytes, which the cache does not keep within its limit of "
+            f"{limit:,}; set INFERSDK_CACHE_LIMIT to a larger size, or to 0 for no limit"
         )
     lock = lock_path(Path(arguments.source).resolve())
     atomic_write(lock, json.dumps(entries, indent=1) + "\n")

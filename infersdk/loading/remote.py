@@ -103,7 +103,7 @@ def _from_hub(address: Address) -> Path:
     try:
         _check_digest(address, path)
     except ModelNotFoundError as error:  # the hub's package does not load a damaged file of its cache again
-        raise ModelNotFoundError(f"{error}; if {str(path)!r} is damaged, remove it") from None
+        raise ModelNotFoundError(f"{error}; if {os.path.realpath(path)!r} is damaged, remove it") from None
     return path
 
 

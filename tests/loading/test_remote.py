@@ -414,7 +414,7 @@ def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "app.toml.lock").write_text(
         json.dumps({"hf://org/digits/onnx/model.onnx": {**entry, "sha256": "0" * 64}})
     )
-    assert re.search("the SHA-256 of the file is .*model.onnx' is damaged, remove it", run(hub, tmp_path, use).stderr)
+    assert re.search("the SHA-256 of the file is .*blobs.*' is damaged, remove it", run(hub, tmp_path, use).stderr)
     (tmp_path / "app.toml.lock").write_text("{}")
     assert "is not in the lock file" in run(hub, tmp_path, use).stderr
 
@@ -436,7 +436,7 @@ def test_fetch_of_more_than_the_cache_holds(
     config = tmp_path / "app.toml"
     config.write_text("".join(f'[models.{name}]\npath = "https://example.com/{name}.onnx"\n' for name in names))
     assert cli.main(["fetch", str(config)]) == 2
-    assert "have 12,000 bytes, and the cache holds 10,000" in capsys.readouterr().err
+    assert "have 12,000 bytes, which the cache does not keep within its limit of 10,000" in capsys.readouterr().err
     assert not (tmp_path / "app.toml.lock").exists()
     monkeypatch.setenv("INFERSDK_CACHE_LIMIT", "0")
     assert cli.main(["fetch", str(config)]) == 0

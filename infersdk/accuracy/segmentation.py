@@ -47,7 +47,8 @@ class MappedImage:
                     )
                 return np.array(image)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read the label map {str(path)!r}: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"cannot read the label map {str(path)!r}: {reason}") from None
 
 
 def read_label_maps(folder: str | os.PathLike[str], labels: str | os.PathLike[str]) -> list[MappedImage]:

@@ -151,7 +151,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         OSError: the file cannot be opened, or is not a regular file; `strerror` has the reason.
     """
     try:
-        file = open(path, "rb", opener=lambda name, _: os.open(name, READ_FLAGS))  # noqa: SIM115
+        file = open(os.fspath(path), "rb", opener=lambda name, _: os.open(name, READ_FLAGS))  # noqa: SIM115
     except ValueError:
         raise OSError(errno.EINVAL, "the path has a null character") from None
     except PermissionError:

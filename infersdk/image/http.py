@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -25,6 +25,8 @@ MAX_BYTES = 100_000_000
 #: The longest time that a request takes, from connecting to the last byte, with all redirections. The time in which the
 #: system finds the addresses of a host is not limited here.
 MAX_SECONDS = 30.0
+
+_CHUNK = 1 << 16
 
 
 class Answer(NamedTuple):
@@ -97,12 +99,19 @@ def _body(response: Any, shown: str, max_bytes: int) -> bytes:
     length = response.length  # None where the server does not say
     if length is not None and length > max_bytes:
         raise ImageError(f"{shown}: has {length:,} bytes; at most {max_bytes:,} are read")
-    body: bytes = response.read(max_bytes + 1)
+    body = b"".join(_chunks(response, max_bytes + 1))
     if len(body) > max_bytes:
         raise ImageError(f"{shown}: has more than {max_bytes:,} bytes, which is the most that is read")
     if length is not None and len(body) < length:
         raise ImageError(f"{shown}: the connection ended after {len(body):,} of {length:,} bytes")
     return body
+
+
+def _chunks(response: Any, limit: int) -> Iterator[bytes]:
+    """The body in pieces: `read()` of all would reserve `limit` bytes where the server does not say how many come."""
+    while limit > 0 and (chunk := response.read(min(_CHUNK, limit))):
+        limit -= len(chunk)
+        yield chunk
 
 
 class _Deadline:

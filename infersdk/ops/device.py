@@ -160,7 +160,11 @@ class DeviceDetectionDecoder(Handle):
         return block
 
     def unpack(self, block: npt.NDArray[np.uint8], index: int) -> tuple[npt.NDArray[np.void], DetectStats]:
-        """The results of image `index` of a block on the host, as `DetectionDecoder` returns them."""
+        """The results of image `index` of a block on the host, as `DetectionDecoder` returns them.
+
+        Args:
+            block: (n, row.itemsize), once its copy is complete.
+        """
         return _unpacked(block[index], self.row)
 
 

@@ -277,7 +277,7 @@ class HostBuffer(Generic[Result]):
 
     def results(self, count: int) -> list[Result]:
         """The results of these rows."""
-        geometries, parameters, decoders = zip(*self._rows[:count], strict=True)
+        geometries, parameters, decoders = map(list, zip(*self._rows[:count], strict=True))
         self._stages.verify_once(self._outputs)
         results = self._stages.results(self._outputs, geometries, parameters)
         return self._stages.with_decoders(results, decoders)

@@ -297,7 +297,9 @@ def test_memory(assets: Path, turns: Turns) -> None:
     frames = frames_of("page-locked")
 
     def used() -> float:
-        return (used_bytes(0) or 0) / 1e6
+        found = used_bytes(0)
+        assert found is not None, "NVML reports no memory in use"
+        return found / 1e6
 
     def steps() -> dict[str, float]:
         before, found = used(), {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import json
 import random
@@ -41,7 +42,9 @@ class Load:
     async def client(self, moments: Iterator[float]) -> None:
         """Sends a request at each of the moments that no other client has taken, or as soon as it is free."""
         connect = functools.partial(asyncio.open_connection, self._host, self._port, limit=1 << 24)
-        connection = await connect()
+        connection = None
+        with contextlib.suppress(OSError):  # the loop tries again, and counts a failure
+            connection = await connect()
         for moment in moments:
             if (wait := moment - perf_counter()) > 0:
                 await asyncio.sleep(wait)

@@ -21,7 +21,7 @@ from ..config import check_values
 from ..core import text as _text
 from ..core.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES, is_read_only
 from ..core.text import printable
-from ..errors import ConfigError, OutputError, nearest
+from ..errors import ConfigError, InferSDKError, OutputError, nearest
 from ..loading.registry import option_names
 
 if TYPE_CHECKING:
@@ -240,6 +240,8 @@ def custom_ops_of(arguments: argparse.Namespace) -> list[type[CustomOp]]:
             sys.path.insert(0, os.getcwd())
         try:
             result.append(getattr(importlib.import_module(module), name))
+        except InferSDKError:
+            raise
         except Exception as error:  # the module may raise any
             raise ConfigError(f"--custom-ops {entry!r}: {type(error).__name__}: {error}") from None
     return result

@@ -96,7 +96,7 @@ def test_a_python_that_cannot_be_started(tmp_path: Path) -> None:
         pytest.raises(ConfigError, match="cannot be started"),
     ):
         work.run({})
-    with worker("no_such_worker", sys.executable) as work, pytest.raises(ModelFormatError, match="exit code 2"):
+    with worker("no_such_worker", sys.executable) as work, pytest.raises(ModelFormatError, match="exit code 1"):
         work.run({})
 
 

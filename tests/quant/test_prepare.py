@@ -53,7 +53,7 @@ def test_files_of_it_give_what_the_model_gives(target: str, tmp_path: Path) -> N
     made, samples = quantised(model, target, (1, 3, 32, 24))
     assert operators(made)["Slice"] == 0
     for feeds in samples:
-        new, old = (run(path, feeds)[0] for path in (made, model))
+        new, old = (run(path, feeds, optimized=False)[0] for path in (made, model))
         assert np.linalg.norm(new - old) < 0.05 * np.linalg.norm(old)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from int8_processors import needs_exact_int8
 from onnx_models import node, numbered, run, save, value
 from quantised_models import quantised_by_onnxruntime
 
@@ -62,6 +63,7 @@ def quantised(path: Path, data: list[np.ndarray[Any, Any]], **settings: Any) -> 
     return quantised_by_onnxruntime(path, data, quant_format=form, extra_options=extra, **kinds, **settings)
 
 
+@needs_exact_int8
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("form", ["QOperator", "QDQ"])
 @pytest.mark.parametrize(
@@ -87,6 +89,7 @@ def test_files_of_onnx_runtime(
     assert np.abs(found - plain(source, data)).mean() < 10 * step
 
 
+@needs_exact_int8
 def test_each_operator_is_rewritten(tmp_path: Path, data: list[np.ndarray[Any, Any]]) -> None:
     made = quantised(
         network(tmp_path / "net.onnx"), data, form="QOperator", activation_type="QUInt8", weight_type="QInt8",
@@ -115,6 +118,7 @@ def test_an_operator_that_is_not_known_is_refused(tmp_path: Path) -> None:
         prepared_model(path, [QuantizedOperators()])
 
 
+@needs_exact_int8
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("preset", ["PERFORMANCE", "MIXED"])
 def test_files_of_nncf(tmp_path: Path, data: list[np.ndarray[Any, Any]], backend: str, preset: str) -> None:
@@ -133,6 +137,7 @@ def test_files_of_nncf(tmp_path: Path, data: list[np.ndarray[Any, Any]], backend
     assert np.abs(found - expected).mean() < step
 
 
+@needs_exact_int8
 @pytest.mark.parametrize("bias", [False, True])
 def test_scales_in_constant_nodes(bias: bool, tmp_path: Path) -> None:
     """One scale for each channel, and as many inputs as outputs: along another axis they would fit, too."""

@@ -7,12 +7,12 @@ is read by a separate core, so that models do not share their operators.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 import numpy as np
 import openvino as ov
 from openvino.frontend.onnx import ConversionExtension
@@ -118,7 +118,7 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
         attributes = {_STATE: "" if self._op is None else self._state()}
         visitor.on_attributes(attributes)
         if self._op is None:
-            _, inputs, values = msgspec.json.decode(attributes[_STATE])
+            _, inputs, values = json.loads(attributes[_STATE])
             self._signature = self.declared.signature_for(inputs)
             self._op = self.declared.of(values)
         return True
@@ -127,7 +127,8 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
         """The version of the operator, and the types and attributes of the node. OpenVINO's caches depend on it."""
         assert self._op is not None
         inputs = self._signature.inputs if self._signature is not None else ()
-        return msgspec.json.encode((self.declared.version, inputs, self._op.values())).decode()
+        # The module json keeps infinity and NaN apart.
+        return json.dumps((self.declared.version, inputs, self._op.values()))
 
     def validate_and_infer_types(self) -> None:
         _marked(self._set_outputs)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from custom_operators import (
+    DOMAIN,
     Everything,
     HardSwishInC,
     HSwish,
@@ -24,11 +25,26 @@ from waiting import together
 
 import infersdk
 from infersdk.core.cache import Cache
+from infersdk.custom_ops import CustomOp
 from infersdk.errors import CustomKernelError
 
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 
 OPERATORS = [HSwish, HardSwishInC]
+
+
+class Least(CustomOp):
+    """y = max(x, least)."""
+
+    domain = DOMAIN
+    inputs, outputs = {"x": "float32"}, {"y": "float32"}
+    least: float = 0.0
+
+    def shape(self, x: Any) -> Any:
+        return x
+
+    def cpu(self, x: Any, y: Any) -> None:
+        np.maximum(x, self.least, out=y)
 
 
 def batch(rows: int, dtype: str = "float32", seed: int = 0) -> Any:
@@ -69,6 +85,23 @@ def test_attributes_of_every_type_and_several_outputs(tmp_path: Path, backend: s
     np.testing.assert_allclose(got["y"], a * np.float32(0.1) + 0.6 - 1 + 3, atol=1e-5)
     np.testing.assert_array_equal(got["n"], i)
     np.testing.assert_array_equal(got["m"], i + 1)
+
+
+def test_attributes_that_are_not_finite(tmp_path: Path, backend: str) -> None:
+    """Two nodes of one input, which a runtime may take for one."""
+    path = save_model(
+        tmp_path / "m.onnx",
+        [
+            onnx.helper.make_node("Relu", ["x"], ["r"]),
+            node(Least, ["r"], ["p"], "low", least=-np.inf), node(Least, ["r"], ["q"], "high", least=np.inf),
+            onnx.helper.make_node("Abs", ["p"], ["y"]), onnx.helper.make_node("Abs", ["q"], ["z"]),
+        ],
+        {"x": ("float32", ["n"])}, {"y": ("float32", ["n"]), "z": ("float32", ["n"])},
+    )  # fmt: skip
+    with infersdk.load(path, backend, custom_ops=[Least]) as infer:
+        found = infer(np.array([1, -2], np.float32))
+    np.testing.assert_array_equal(found["y"], [1, 0])
+    np.testing.assert_array_equal(found["z"], [np.inf, np.inf])
 
 
 def test_whole_numbers_for_attributes_of_floats(tmp_path: Path, backend: str) -> None:

@@ -341,14 +341,15 @@ def compare(
 def _run(runners: Mapping[str, Runner], sample: Arrays, names: Sequence[str] = ()) -> list[Arrays]:
     """The outputs of each side, the reference first, under `names`, or else under the reference's names."""
     result = [_call(name, runner, sample) for name, runner in runners.items()]
-    names = names or list(result[0])
-    return [
-        # As many under other names: runtimes may know a value by several.
-        dict(zip(names, outputs.values(), strict=True))
-        if len(outputs) == len(names) and outputs.keys() != set(names)
-        else outputs
-        for outputs in result
-    ]
+    return [_renamed(outputs, names or list(result[0])) for outputs in result]
+
+
+def _renamed(outputs: Arrays, names: Sequence[str]) -> Arrays:
+    """As many outputs as names under these: runtimes may know a value by several. Other names match by position."""
+    if len(outputs) != len(names):
+        return outputs
+    free = iter([name for name in names if name not in outputs])
+    return {name if name in names else next(free): array for name, array in outputs.items()}
 
 
 def _compare_layers(

@@ -81,9 +81,9 @@ class Difference:
             of the reference output: elements much smaller than others do not dominate.
         cosine: 1 - a·b / (|a| |b|) of the flattened output, in float64, the largest of all inputs: 0 is the same
             direction, 1 at right angles, 2 the opposite. Where both are zero it is 0, where one is, 1.
-        argmax: the share of rows along the last axis with the greatest element at the same index. Ties count as
-            equal. In a row with NaN, the first NaN is the greatest element, and only NaN is equal to it. None if the
-            last axis has fewer than two elements.
+        argmax: the share of rows along the last axis where the other array has a greatest element at the index of the
+            first greatest element of the reference. In a row with NaN, the first NaN is the greatest element, and only
+            NaN is equal to it. None if the last axis has fewer than two elements.
         outside: how many elements are outside the tolerance.
         elements: how many were compared.
         note: the reason of an impossible comparison (other shapes, a missing output), else empty.

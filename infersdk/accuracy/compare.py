@@ -81,9 +81,9 @@ class Difference:
             of the reference output: elements much smaller than others do not dominate.
         cosine: 1 - a·b / (|a| |b|) of the flattened output, in float64, the largest of all inputs: 0 is the same
             direction, 1 at right angles, 2 the opposite. Where both are zero it is 0, where one is, 1.
-        argmax: the share of rows along the last axis with the greatest element at the same index. Ties count as
-            equal. In a row with NaN, the first NaN is the greatest element, and only NaN is equal to it. None if the
-            last axis has fewer than two elements.
+        argmax: the share of rows along the last axis where the other array has a greatest element at the index of the
+            first greatest element of the reference. In a row with NaN, the first NaN is the greatest element, and only
+            NaN is equal to it. None if the last axis has fewer than two elements.
         outside: how many elements are outside the tolerance.
         elements: how many were compared.
         note: the reason of an impossible comparison (other shapes, a missing output), else empty.
@@ -341,14 +341,15 @@ def compare(
 def _run(runners: Mapping[str, Runner], sample: Arrays, names: Sequence[str] = ()) -> list[Arrays]:
     """The outputs of each side, the reference first, under `names`, or else under the reference's names."""
     result = [_call(name, runner, sample) for name, runner in runners.items()]
-    names = names or list(result[0])
-    return [
-        # As many under other names: runtimes may know a value by several.
-        dict(zip(names, outputs.values(), strict=True))
-        if len(outputs) == len(names) and outputs.keys() != set(names)
-        else outputs
-        for outputs in result
-    ]
+    return [_renamed(outputs, names or list(result[0])) for outputs in result]
+
+
+def _renamed(outputs: Arrays, names: Sequence[str]) -> Arrays:
+    """As many outputs as names under these: runtimes may know a value by several. Other names match by position."""
+    if len(outputs) != len(names):
+        return outputs
+    free = iter([name for name in names if name not in outputs])
+    return {name if name in names else next(free): array for name, array in outputs.items()}
 
 
 def _compare_layers(

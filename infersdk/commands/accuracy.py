@@ -87,7 +87,7 @@ def contenders(arguments: argparse.Namespace) -> list[Contender]:
 
 
 def run_gate(arguments: argparse.Namespace) -> int:
-    """Measures and prints a table or JSON; returns 1 if a contender drops too much."""
+    """Measures and prints a table or JSON; returns 1 if a contender exceeds a limit."""
     sides, kind = contenders(arguments), TASKS[arguments.task]
     if len(sides) == 1:
         flag = next(iter(kind.needs), "labels")
@@ -125,12 +125,16 @@ def _plain(report: GateReport) -> dict[str, Any]:
 
 def _show(report: GateReport) -> None:
     title = f"{report.metric} on {report.images} images; a drop of {report.max_drop:g} is allowed"
+    if report.max_score_shift is not None:
+        title += f", and a shift of scores of {report.max_score_shift:g}"
+    without_shift = dataclasses.replace(report, max_score_shift=None)
     figures = (f">{name}" for name in report.reference.figures)
     columns = ("contender", "runs in", *figures, ">drop", ">scores shift", ">seconds", "")
     rows = []
     for score in report.scores:
         first = score is report.reference
-        verdict = Text("passes", "green") if report.within(score) else Text("drops", "red")
+        fault = "scores shift" if without_shift.within(score) else "drops"
+        verdict = Text("passes", "green") if report.within(score) else Text(fault, "red")
         shift = report.score_shift(score)
         rest = {name: n for name, n in score.layers.items() if name != score.precision}
         runs = score.precision + "".join(f", {n} layers {name}" for name, n in rest.items())

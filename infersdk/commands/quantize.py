@@ -223,7 +223,8 @@ def _wrapper(arguments: argparse.Namespace, path: Path, *, backend: str | None =
 def _list(planned: Plan, *, as_json: bool) -> None:
     operators = {name: node.op_type for name, node in planned.nodes_by_name.items()}
     rows = [(name, operators[name], "") for name in planned.layers]
-    rows += [(name, operators[name], f"left in floating point: {why}") for name, why in planned.left.items()]
+    left = {**planned.left, **dict.fromkeys(planned.excluded, "it is excluded")}
+    rows += [(name, operators[name], f"left in floating point: {why}") for name, why in left.items()]
     if as_json:
         print_json([{"name": name, "operator": operator, "note": note} for name, operator, note in rows])
         return

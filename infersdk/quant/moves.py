@@ -15,12 +15,22 @@ from ..graph.weights import graph_values
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["SAME_SCALE", "move_quantizers"]
+__all__ = ["has_same_scale", "move_quantizers"]
 
-#: Operators that copy or select values: their output has the scale of their input.
-SAME_SCALE = frozenset(
+#: Operators that copy, select or interpolate values.
+_COPYING = frozenset(
     {"Flatten", "Identity", "MaxPool", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
+
+
+def has_same_scale(node: ir.Node) -> bool:
+    """Whether the results of a node are within the range of its input, and so have its scale.
+
+    The results of a cubic Resize exceed this range. A Resize of a region has a value of its own outside of the image.
+    """
+    get = node.attributes.get_string
+    cropped = get("coordinate_transformation_mode") == "tf_crop_and_resize"
+    return node.op_type in _COPYING and get("mode") != "cubic" and not cropped
 
 
 def move_quantizers(
@@ -57,8 +67,8 @@ def move_quantizers(
 
 def _sources(node: ir.Node, floats: Collection[ir.Value]) -> list[ir.Value]:
     """The values that a node moves if it alone reads them; [] if a quantiser cannot be moved before it."""
-    nearest = node.op_type != "Resize" or node.attributes.get_string("mode", "nearest") == "nearest"
-    if node.op_type not in SAME_SCALE | {"Concat"} or not nearest or len(node.outputs) > 1:
+    copied = has_same_scale(node) and node.attributes.get_string("mode") != "linear"
+    if not (copied or node.op_type == "Concat") or len(node.outputs) > 1:
         return []
     values = node.inputs if node.op_type == "Concat" else node.inputs[:1]
     sources = [value for value in values if value is not None and value in floats]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
 from ..graph.weights import graph_values
-from .moves import SAME_SCALE, move_quantizers
+from .moves import has_same_scale, move_quantizers
 from .prepare import prepare
 from .ranges import BOUNDED
 from .schemes import WEIGHTED, Scheme, find_scheme
@@ -258,7 +258,7 @@ class _Graph:
                 continue
             maker = value.producer()
             source = maker.inputs[0].name if maker is not None and maker.inputs and maker.inputs[0] else ""
-            same = maker is not None and maker.op_type in SAME_SCALE and maker.name in quantised and source in result
+            same = maker is not None and has_same_scale(maker) and maker.name in quantised and source in result
             result[name] = result[source or ""] if same else name
         return result
 
@@ -339,7 +339,7 @@ def _is_mean(node: ir.Node) -> bool:
     if weight_array(node).shape[output_axis(node)] != 1:
         return False
     maker = data_input(node).producer()
-    while maker is not None and maker.op_type in SAME_SCALE and maker.inputs[0] is not None:
+    while maker is not None and has_same_scale(maker) and maker.inputs[0] is not None:
         maker = maker.inputs[0].producer()
     return maker is not None and maker.op_type == "Softmax"
 

@@ -15,6 +15,7 @@ from ..pages import draw, render, require_packages
 from .layer_errors import layer_errors
 from .observe import ImageInputs
 from .quantize import input_ranges
+from .ranges import PERCENTILE
 from .workflow import OpenWrapper, Stage, Workflow, silent_stage
 
 if TYPE_CHECKING:
@@ -107,18 +108,19 @@ def _layer_rows(work: Workflow) -> list[_LayerRow]:
 
 
 def _other_target(work: Workflow, target: str, open_wrapper: OpenWrapper) -> dict[str, str]:
-    """Quantises for another target with the selected method and compares the result with FP32 on its backend.
+    """Quantises for another target with the method of the table and compares the result with FP32 on its backend.
 
     Returns:
         A row of the table of targets. Its note is the reason if the file cannot be created or run on this machine.
     """
-    candidate = work.choice.candidate if work.choice else work.candidates[0]
+    table = work.table
+    assert table is not None
     row = {"target": target, "agreement": "–", "shift": "–", "speed": "–", "note": ""}
     try:
         other = Workflow(
-            work.model, work.images, open_wrapper, target=target, method=candidate.method,
-            percentile=candidate.percentile, bias_correction=candidate.bias_correction, exclude=work.planned.excluded,
-            max_drop=100,
+            work.model, work.images, open_wrapper, target=target, method=table.method,
+            percentile=table.percentile or PERCENTILE, bias_correction=table.bias_correction,
+            exclude=work.planned.excluded, max_drop=100,
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             other.run(Path(folder, "int8.onnx"))

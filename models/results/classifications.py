@@ -79,7 +79,8 @@ class Classifications(Rows[Classification]):
 
     def _agreement(self, other: Self, min_score: float) -> Agreement:
         """The sum of the common part of the scores, sum min(p, p') / sum p for probabilities. The shift is that of the
-        best class.
+        best class. A class that `other` does not have counts with its greatest possible score there. That is the lowest
+        score of `other`, or 1 less their sum if this is lower.
         """
         lowest = min(one.scores.min(initial=0) for one in (self, other))
         if lowest < 0:
@@ -89,5 +90,6 @@ class Classifications(Rows[Classification]):
             )
         before, after = (dict(zip(one.class_ids.tolist(), one.scores.tolist(), strict=True)) for one in (self, other))
         common = 2 * sum(min(before[name], after[name]) for name in before.keys() & after.keys())
-        shifts = [after.get(best, 0.0) - before[best] for best in self.class_ids[:1].tolist()]
+        missing = min(min(after.values(), default=0.0), max(1 - sum(after.values()), 0.0))
+        shifts = [after.get(best, missing) - before[best] for best in self.class_ids[:1].tolist()]
         return Agreement.of(common, sum(before.values()) + sum(after.values()), shifts)

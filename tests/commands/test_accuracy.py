@@ -30,6 +30,12 @@ def test_a_detector_and_a_worse_one(
     shown = capsys.readouterr().out
     for words in ("mAP on 3 images; a drop of 0.01 is allowed", "worse.onnx", "reference", "drops", "fp32"):
         assert words in shown
+    limits = ("--max-drop", "0.99", "--max-score-shift", "0.0001")
+    assert run(*command, *limits) == 1
+    shown = capsys.readouterr().out
+    assert "a drop of 0.99 is allowed, and a shift of scores of 0.0001" in shown
+    assert shown.count("scores shift") == 2, "the column and the verdict"
+    assert "drops" not in shown
     assert run(*command, "--json", "--max-drop", "0.99") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["passes"] is True

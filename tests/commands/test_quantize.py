@@ -205,6 +205,11 @@ def test_layers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     count = len([row for row in rows if not row["note"]])
     assert f"{count} layers can be quantised for onnxruntime" in capsys.readouterr().out
     assert any("faster in floating point" in row["note"] for row in rows)
+    excluded = rows[0]["name"]
+    assert run(DETECTOR, "--layers", "--json", "--exclude", excluded) == 0
+    notes = {row["name"]: row["note"] for row in json.loads(capsys.readouterr().out)}
+    assert notes.keys() == {row["name"] for row in rows}
+    assert notes[excluded] == "left in floating point: it is excluded"
 
 
 @pytest.mark.parametrize(

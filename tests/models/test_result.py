@@ -230,6 +230,20 @@ def test_rows_below_the_minimum_score_count_only_where_they_match(both: Result, 
     assert both.agreement(weaker, min_score=0.9).percent == pytest.approx(percent)
 
 
+@pytest.mark.parametrize(
+    ("after", "shift"),
+    [
+        (best((1, 0.3), (0, 0.25)), -0.05),
+        (best((1, 0.3), (2, 0.28)), -0.02),  # 0 has at most the score of 2
+        (best((1, 0.6), (2, 0.3)), -0.2),  # 0 has at most the rest
+        (best((1, 0.9), (2, 0.8)), -0.3),  # these are not probabilities
+        (best((1, 0.9))[:0], -0.3),
+    ],
+)
+def test_the_shift_of_a_best_class_that_is_no_longer_among_the_best(after: Result, shift: float) -> None:
+    assert best((0, 0.3), (1, 0.28)).agreement(after).score_shift == pytest.approx(shift)
+
+
 def test_boxes_without_area_agree_with_equal_ones() -> None:
     xyxy = [[5, 5, 5, 5], [2, 3, 9, 3], [1, 1, 8, 8]]
     flat, other = (Detections.of(edges, [0.9, 0.8, 0.7], names=["cat"], size=SIZE) for edges in (xyxy, xyxy[::-1]))

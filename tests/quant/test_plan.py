@@ -188,6 +188,33 @@ def test_a_transposed_convolution_of_one_column_is_not_a_mean(tmp_path: Path) ->
     assert quant.plan(model, "portable").layers == ("ConvTranspose_1",)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "source"),
+    [
+        ({"mode": "nearest"}, "a"),
+        ({"mode": "linear"}, "a"),
+        ({"mode": "cubic"}, "b"),
+        ({"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.0}, "b"),
+    ],
+)
+def test_a_resize_whose_results_exceed_its_input_has_its_own_range(
+    attributes: dict[str, Any], source: str, tmp_path: Path
+) -> None:
+    import onnx
+
+    same = np.eye(4)[:, :, None, None]
+    resize = onnx.helper.make_node("Resize", ["a", "roi", "scales"], ["b"], **attributes)
+    nodes = [node("Conv", "x w", "a"), resize, node("Conv", "b v", "c"), node("Conv", "c u", "y")]
+    settings = {"roi": [0, 0, 0, 0, 1, 1, 1.5, 1.5], "scales": [1, 1, 2, 2]}
+    model = network(tmp_path / "m.onnx", nodes, {"w": same, "v": same, "u": same, **settings}, {"x": ["n", 4, 8, 8]})
+    samples = [np.sign(np.random.default_rng(i).normal(size=(1, 4, 8, 8))).astype(np.float32) for i in range(8)]
+    planned = quant.plan(model, "portable")
+    assert planned.points["b"] == source
+    made = quant.quantize(planned, tmp_path / "q.onnx", quant.calibrate(model, samples, method="minmax"))
+    expected, found = (run(path, samples[0], optimized=False)[0] for path in (model, made.path))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=0.02 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("limit", [{"max_drop": 120}, {"max_drop": -1}, {"max_drop": "a"}, {"max_score_shift": -0.1}])
 def test_limits_are_checked_before_anything_runs(limit: dict[str, Any], tmp_path: Path) -> None:
     def open_wrapper(path: Path) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from infersdk import errors, quant
 from infersdk.data import DETECTOR, IMAGE
+from infersdk.graph.quantization import QuantizationRecord
 from infersdk.models import load
 
 pytest.importorskip("onnx")
@@ -56,6 +58,24 @@ def test_the_page(work: quant.Workflow) -> None:
     assert page.count("<svg") == 2  # errors and times; nothing was searched
     assert "computes Conv in floating point" in page  # why there is no file for TensorRT-RTX
     assert re.search(r"<td>portable</td><td>[\d.]+ %</td>", page)
+
+
+def test_files_for_other_targets_are_made_as_the_table_was(work: quant.Workflow, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
+    table = work.seen.table("percentile", 99.9, bias_correction=False)
+    again = quant.Workflow(DETECTOR, work.images, load, target="onnxruntime", table=table)
+    again.run(tmp_path / "int8.onnx")
+    records = []
+
+    def opened(path: Path) -> Any:
+        model = load(path)
+        records.append(QuantizationRecord.read(model.network.metadata))
+        return model
+
+    quant.quantization_report(again, [("portable", opened)])
+    (record,) = {record for record in records if record is not None}
+    assert (record.method, record.percentile, record.bias_correction) == ("percentile", 99.9, False)
 
 
 def test_nothing_to_report_on(tmp_path: Path) -> None:

@@ -143,14 +143,13 @@ class Scenarios:
             for name, tensor in infer.inputs.items():
                 np.copyto(clone.inputs[name].resize(tensor.shape).numpy(writable=True), tensor.numpy())
             clone.forward()
-        start = perf_counter()
         with ThreadPoolExecutor(len(self._clones)) as threads:
             result = list(threads.map(lambda clone: _repeat(clone.forward, seconds)[0], self._clones))
-        elapsed = perf_counter() - start
         latencies = [latency for each in result for latency in each]
         # The rates of the threads are added, because they end at different times.
         rate = sum(len(each) * batch / sum(each) for each in result)
-        return Measurement(round(rate * elapsed), elapsed, latencies)
+        images = len(latencies) * batch
+        return Measurement(images, images / rate, latencies)
 
     # ---- calls ----
 

@@ -197,6 +197,11 @@ class Row(msgspec.Struct, kw_only=True):
             value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
         return value
 
+    def accuracy_by(self, metric: str) -> float | None:
+        """The accuracy by this metric, which need not be that of the row; None if it was not measured."""
+        own = self.accuracy
+        return None if own is None else own.value if own.metric == metric else own.figures.get(metric)
+
     @property
     def stream(self) -> ScenarioResult | None:
         """One call after another: `"single_stream"`, or with a batch above 1 `"multi_stream"`."""
@@ -226,6 +231,12 @@ class Report(msgspec.Struct, kw_only=True):
     created: datetime.datetime
     seconds: float
     interrupted: bool = False
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics of accuracy that rows have; first the one by which most rows can be compared."""
+        result = dict.fromkeys(row.at("accuracy.metric") for row in self.rows if row.at("accuracy.value") is not None)
+        return sorted(result, key=lambda metric: -sum(row.accuracy_by(metric) is not None for row in self.rows))
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: infinities and NaN become null."""

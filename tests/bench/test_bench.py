@@ -27,7 +27,7 @@ from infersdk.bench.cold_start import STAGES
 from infersdk.bench.compare import compare_reports
 from infersdk.bench.page import html_report
 from infersdk.bench.plan import targets_of, usable_backends
-from infersdk.bench.report import ColdStart, Energy
+from infersdk.bench.report import Accuracy, ColdStart, Energy
 from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.tune import tune
 from infersdk.bench.worker import Worker
@@ -177,6 +177,29 @@ def test_the_table_has_columns_for_scenarios_that_are_asked_for(
         shown = capsys.readouterr().out
         assert shown.partition("─")[0].count(" engine") == columns
         assert (f" {row.scenarios['engine'].throughput.value:.4g}" in shown) == (columns > 0)
+
+
+def test_accuracies_of_several_metrics_are_apart(
+    report: Report, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    figures = {"mask_mAP": 0.625, "mAP": 0.3125}
+    copy = msgspec.convert(msgspec.to_builtins(report), Report)
+    copy.rows[0].accuracy = Accuracy(metric="mask_mAP", value=0.625, figures=figures)
+    copy.rows[1].accuracy = Accuracy(metric="mAP", value=0.375, figures={"mAP": 0.375})
+    show(copy)
+    shown = capsys.readouterr().out
+    assert re.search(r" mAP +mask_mAP ", shown)
+    assert re.search(r"0\.3125 +0\.6250 ", shown)
+    assert re.search(r"0\.3750 +– ", shown)
+    page = html_report(copy)
+    assert "0.3750 <small>mAP</small>" in page
+    assert "<td>0.6250</td>" in page
+    assert "COCO mAP, IoU 0.5 to 0.95" in page
+    assert "mAP 0.31250, 0 samples" in page
+    copy.rows[1].accuracy = Accuracy(metric="mAP", value=None, note="it could not be measured")
+    show(copy)
+    assert re.search(r"images/s +mask_mAP ", capsys.readouterr().out), "a metric without a value has no column"
 
 
 def test_html_stands_alone_and_is_well_formed(report: Report) -> None:

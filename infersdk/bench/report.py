@@ -262,16 +262,14 @@ class Report(msgspec.Struct, kw_only=True):
         if self.interrupted:
             found.append("interrupted: the figures are of the rounds until then")
         if disturbed := [row for row in measured if row.contention and row.contention.disturbed]:
-            worst = max(disturbed, key=lambda row: (row.contention.others or 0) if row.contention else 0).contention
-            assert worst is not None
-            parts = (
-                [f"{worst.others:.0%} of the processors used by other processes"] if worst.others is not None else []
-            )
-            parts += [f"{worst.steal:.1%} by other machines of the host"] if worst.steal else []
-            parts += [f"throttled by the control group for {worst.throttled:.1f} s"] if worst.throttled else []
+            parts = [
+                text.format(worst)
+                for name, text in _DISTURBANCES.items()
+                if (worst := max(row.at(f"contention.{name}") or 0.0 for row in disturbed))
+            ]
             found.append(
                 f"the machine had other load during {len(disturbed)} of {len(measured)} combinations "
-                f"(at worst {', '.join(parts)}): the figures are lower than on an idle machine"
+                f"(at worst {', '.join(parts)}): they were slower than on an idle machine"
             )
         unsteady = [
             f"{row.name} ({name})" for row in measured for name, result in row.scenarios.items() if not result.steady
@@ -303,6 +301,12 @@ class Report(msgspec.Struct, kw_only=True):
         return result
 
 
+#: The fields of `Contention` that disturb a measurement, each with the text of a remark.
+_DISTURBANCES = {
+    "others": "{:.0%} of the processors used by other processes",
+    "steal": "{:.1%} by other machines of the host",
+    "throttled": "throttled by the control group for {:.1f} s",
+}
 #: The columns of the CSV file after those of the combination, each with the path of its field.
 _COLUMNS = {
     **{

@@ -127,7 +127,7 @@ def show_changes(found: Comparison, threshold: float) -> None:
             text += f" ({ratio.low:.3f} to {ratio.high:.3f})"
         rows.append((change.row, change.figure, *both, text, Text(change.verdict, colour)))
     if rows:
-        title = f"moved beyond the noise, and by {threshold:.0%} at least"
+        title = f"changes; those of speed are beyond the noise, and by a factor of {1 + threshold:g} at least"
         print_table(("combination", "figure", ">old", ">new", ">new / old (95 %)", ""), rows, title)
     same = sum(change.verdict == "same" for change in found.changes)
     unsure = sum(change.verdict == "unsure" for change in found.changes)

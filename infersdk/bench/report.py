@@ -52,7 +52,8 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
         rate: of `"server"`: requests a second that arrived on average. The figures are of this rate alone.
         bound_ms: of `"server"`: the bound that 99 % of the requests have to keep.
         late: of `"server"`: how many of the requests took longer.
-        keeps_bound: of `"server"`: whether at most 1 % were late; None with fewer than 100 requests.
+        keeps_bound: of `"server"`: whether at most 1 % were late; None with fewer than 100 requests and fewer than
+            three late ones.
         refused: of `"server"`: higher rates of earlier rounds, which did not keep the bound.
     """
 

@@ -87,8 +87,8 @@ class Scenarios:
     def warm_up(self, scenario: Scenario, window: float, limit: float) -> tuple[float, bool]:
         """Runs until the times are steady, at most `limit` seconds; returns the seconds and whether they are steady.
 
-        A window is `window` seconds long and has five runs at least; its figure is the median run, or where several
-        run at a time the seconds for each image.
+        A window is `window` seconds long at least. Where one run follows another, it has at least five runs, and its
+        figure is the median run. Where several run at a time, its figure is the seconds for each image.
         """
         start = perf_counter()
         if scenario == "server":

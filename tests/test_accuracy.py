@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +29,7 @@ from infersdk.accuracy import (
     read_labels,
     top_figures,
 )
-from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR
+from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from infersdk.errors import ConfigError, InputError, PrecisionUnavailableError, UnsupportedModelError
 from infersdk.models import Classifier, Detections, YOLOv5
 
@@ -232,6 +233,17 @@ def test_labels_that_the_model_does_not_know(tmp_path: Path) -> None:
         (folder / "nought").rename(folder / "10")
         with pytest.raises(ConfigError, match=r"is labelled 10, and the model has 10 classes, 0 to 9"):
             top_figures(model, read_labels(folder))
+
+
+@pytest.mark.parametrize("form", ["{}.0", "{}e0", "+{}"])
+def test_numbers_in_another_form_have_no_order(tmp_path: Path, form: str) -> None:
+    for number in range(10):
+        folder = tmp_path / form.format(number)
+        folder.mkdir()
+        shutil.copy(IMAGE, folder)
+    message = r"do not fit .*, none of them a number; .* whole numbers from 0"
+    with Classifier(CLASSIFIER, **CLASSIFIER_SETTINGS) as model, pytest.raises(ConfigError, match=message):
+        top_figures(model, read_labels(tmp_path))
 
 
 # ---- the gate ----

@@ -68,6 +68,14 @@ def _label(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _from_file(folder: Path, labels: Path) -> list[LabelledImage]:
     try:
         lines = labels.read_text("utf-8-sig").splitlines()
@@ -106,7 +114,8 @@ def _columns(line: str) -> tuple[str, str]:
 def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]:
     """`{"top1": ..., "top5": ...}` of a classifier (`infersdk.models`): the shares of images that it gets right.
 
-    Labels that are names are those of the model's classes; where it has none of them, the names in their order.
+    Labels that are names are those of the model's classes; where it has none of them, the names in their order,
+    unless one is a number such as `3.0`.
 
     Raises:
         ConfigError: its classes do not fit the labels.
@@ -131,7 +140,7 @@ def _class_ids(images: Sequence[LabelledImage], names: Sequence[str], classes: i
     if named:
         counts = Counter(names)
         unknown = [label for label in named if counts[label] != 1]
-        numbered = any(isinstance(image.label, int) for image in images)
+        numbered = any(isinstance(image.label, int) or _is_number(image.label) for image in images)
         if not unknown:
             index_of = {label: names.index(label) for label in named}
         elif len(unknown) == len(named) == classes and not numbered:
@@ -140,7 +149,8 @@ def _class_ids(images: Sequence[LabelledImage], names: Sequence[str], classes: i
             have = f"classes of other names, as {names[0]!r}" if names else "no class names"
             raise ConfigError(
                 f"the label {unknown[0]!r} is not a class of the model, which has {have}; by order the {len(named)} "
-                f"labels do not fit its {classes} classes; give its class names (--names), or number the labels"
+                f"labels do not fit its {classes} classes: this takes as many names, none of them a number; give "
+                "its class names (--names), or write the labels as whole numbers from 0"
             )
     result = [index_of[p.label] if isinstance(p.label, str) else p.label for p in images]
     for image, number in zip(images, result, strict=True):

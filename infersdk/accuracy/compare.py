@@ -104,8 +104,8 @@ class Difference:
 def difference(
     reference: npt.ArrayLike, other: npt.ArrayLike, tolerance: Tolerance | None = None, *, name: str = ""
 ) -> Difference:
-    """How far `other` is from `reference`. Element types may differ; numbers are compared, exactly for integers of one
-    type.
+    """How far `other` is from `reference`. Element types may differ. The difference of integers of one type is exact.
+    The tolerance applies to it as well.
 
     Raises:
         ConfigError: the tolerance is not a `Tolerance`.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Comparison", "compare_reports"]
 
-#: The minimum relevant change.
+#: The minimum relevant change: by a factor of 1 + this, up or down.
 THRESHOLD = 0.03
 #: The figures with rounds: the path of each, and the verdicts on a larger and a smaller one.
 _SPEEDS = {
@@ -81,9 +81,10 @@ class Comparison:
 def compare_reports(old: Report, new: Report, *, threshold: float = THRESHOLD) -> Comparison:
     """Compares each combination of `new` with the one of that name in `old`.
 
-    A speed has changed if the 95 % interval of the ratio of the medians excludes 1, and the ratio differs from 1 by at
-    least `threshold`. The interval comes from resampling the rounds of both reports; each needs five or more rounds.
-    It covers only the noise within a report, not differences such as the temperature of the machine.
+    A speed has changed if the 95 % interval of the ratio of the medians excludes 1, and the ratio is at least
+    1 + `threshold`, or at most 1 / (1 + `threshold`). The interval comes from resampling the rounds of both reports;
+    each needs five or more rounds. It covers only the noise within a report, not differences such as the temperature of
+    the machine.
     """
     before = {row.name: row for row in old.rows}
     after = {row.name: row for row in new.rows}

@@ -28,14 +28,16 @@ def html_report(report: Report) -> str:
     """
     measured = [(i, row) for i, row in enumerate(report.rows, 1) if row.scenarios]
     series = {name: i for i, name in enumerate(dict.fromkeys(_series(row) for _, row in measured))}
-    plots = [_throughput_latency(measured, series), _stages(measured), _accuracy_speed(measured, series)]
+    metric = next(iter(report.metrics), "")
+    plots = [_throughput_latency(measured, series), _stages(measured), _accuracy_speed(measured, series, metric)]
     return render(
         Path(__file__).with_name("report.html.j2"),
         report.as_dict(),
         names=", ".join(dict.fromkeys(Path(row.combination.model).name for row in report.rows)),
         when=report.created.strftime("%Y-%m-%d %H:%M UTC"), combinations=len(report.rows),
         seconds=f"{report.seconds:.0f}", settings=report.settings, facts=_facts(report), remarks=report.remarks(),
-        tiles=_tiles(measured), plots=[plot for plot in plots if plot is not None], table=_table(report, series),
+        tiles=_tiles(measured, metric), plots=[plot for plot in plots if plot is not None],
+        table=_table(report, series),
         failures=[
             {"number": i, "name": row.name, "reason": row.reason}
             for i, row in enumerate(report.rows, 1)
@@ -80,30 +82,30 @@ def _interval(found: Estimate) -> str:
 # ---- the best of each measure ----
 
 
-def _tiles(measured: Numbered) -> list[dict[str, Any]]:
-    """The best row of each measure."""
+def _tiles(measured: Numbered, metric: str) -> list[dict[str, Any]]:
+    """The best row of each measure; of accuracy by this metric."""
     wanted: list[tuple[str, str, int, Callable[[float], str], str]] = [
         ("highest throughput", "best_throughput.value", 1, _number, "images/s"),
         ("lowest latency", "latency.value", -1, lambda v: f"{v:.3g}", "ms"),
         ("highest server rate", "scenarios.server.rate", 1, _number, "requests/s"),
         ("fastest cold start", "cold_start.seconds.value", -1, lambda v: f"{v:.3g}", "s"),
-        ("best accuracy", "accuracy.value", 1, lambda v: f"{v:.4f}", ""),
+        ("best accuracy", "accuracy", 1, lambda v: f"{v:.4f}", metric),
         ("least host memory", "memory.host_peak_bytes", -1, lambda v: f"{v / 1e6:,.0f}", "MB"),
         ("most efficient", "energy.images_per_joule.value", 1, lambda v: f"{v:.3g}", "images/J"),
     ]
     tiles = []
     for title, path, sign, text, unit in wanted:
-        result = [(sign * value, i, row) for i, row in measured if (value := row.at(path)) is not None]
-        if path == "accuracy.value":  # agreement is not accuracy: the reference always agrees with itself
-            result = [entry for entry in result if entry[2].at("accuracy.metric") != "agreement"]
-        elif path == "scenarios.server.rate":
+        if path == "accuracy" and metric == "agreement":  # no accuracy: the reference always agrees with itself
+            continue
+        values = ((i, row, row.accuracy_by(metric) if path == "accuracy" else row.at(path)) for i, row in measured)
+        result = [(sign * value, i, row) for i, row, value in values if value is not None]
+        if path == "scenarios.server.rate":
             result = [entry for entry in result if entry[2].at("scenarios.server.keeps_bound")]
         if not result:
             continue
         value, i, row = max(result, key=lambda entry: (entry[0], -entry[1]))
         tiles.append({
-            "title": title, "value": text(sign * value), "unit": unit or row.at("accuracy.metric"), "number": i,
-            "label": _label(row),
+            "title": title, "value": text(sign * value), "unit": unit, "number": i, "label": _label(row),
         })  # fmt: skip
     return tiles
 
@@ -200,31 +202,30 @@ _METRICS = {
 }
 
 
-def _accuracy_speed(measured: Numbered, series: dict[str, int]) -> dict[str, Any] | None:
-    points, metrics = [], []
+def _accuracy_speed(measured: Numbered, series: dict[str, int], metric: str) -> dict[str, Any] | None:
+    points = []
     for i, row in measured:
-        speed, accuracy = row.best_throughput, row.accuracy
-        if speed is None or accuracy is None or accuracy.value is None:
+        speed, accuracy, value = row.best_throughput, row.accuracy, row.accuracy_by(metric)
+        if speed is None or accuracy is None or value is None:
             continue
-        metrics.append(accuracy.metric)
-        tip = f"{i}  {_label(row)}\n{accuracy.metric} {accuracy.value:.5f}, {accuracy.images} samples\n"
+        tip = f"{i}  {_label(row)}\n{metric} {value:.5f}, {accuracy.images} samples\n"
         tip += f"{speed.value:,.4g} images/s{_interval(speed)}"
         if accuracy.reference:
             tip += f"\nagainst {accuracy.reference}"
         points.append({
-            "x": speed.value, "x_low": speed.low, "x_high": speed.high, "y": accuracy.value, "y_low": None,
+            "x": speed.value, "x_low": speed.low, "x_high": speed.high, "y": value, "y_low": None,
             "y_high": None, "number": i, "series": series[_series(row)], "hollow": False, "shape": "circle", "tip": tip,
         })  # fmt: skip
     if not points:
         return None
-    agreement = metrics[0] == "agreement"
+    agreement = metric == "agreement"
     return {
         "title": "Accuracy against speed",
         "text": "Up and to the right is better."
         + (" Without labels, accuracy is the similarity of the outputs to those in FP32." if agreement else ""),
         "svg": draw(
             "scatter", {"points": points}, scales={"y": "linear"}, height=240, y_limit=1.0, y_air=0.005,
-            x_title="images a second (offline if possible)", y_title=_METRICS[metrics[0]],
+            x_title="images a second (offline if possible)", y_title=_METRICS[metric],
         ),
         "legend": list(series.items()),
     }  # fmt: skip
@@ -234,7 +235,7 @@ def _accuracy_speed(measured: Numbered, series: dict[str, int]) -> dict[str, Any
 
 
 def _table(report: Report, series: dict[str, int]) -> dict[str, Any]:
-    cells = [_cells(row) if row.scenarios else {} for row in report.rows]
+    cells = [_cells(row, report.metrics) if row.scenarios else {} for row in report.rows]
     every = next(filter(None, cells), {})
     heads = [head for head in every if any(own and own[head] != _NONE for own in cells)]
     rows: list[dict[str, Any]] = []
@@ -253,9 +254,10 @@ def _table(report: Report, series: dict[str, int]) -> dict[str, Any]:
 _KEPT = {True: "", False: "not kept", None: "too few"}
 
 
-def _cells(row: Row) -> dict[str, tuple[str, str]]:
+def _cells(row: Row, metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
     """The text of each cell, and its small text, by the head of its column."""
-    rate, accuracy, start = row.at("scenarios.server.rate"), row.at("accuracy.value"), row.cold_start
+    rate, start = row.at("scenarios.server.rate"), row.cold_start
+    accuracies = {metric: row.accuracy_by(metric) for metric in metrics}
     host, device = row.at("memory.host_peak_bytes"), row.at("memory.device_peak_bytes")
     kept = _KEPT[row.at("scenarios.server.keeps_bound")]
     uncached = f"{start.uncached_seconds:.2f} uncached" if start is not None and start.uncached_seconds else ""
@@ -267,7 +269,7 @@ def _cells(row: Row) -> dict[str, tuple[str, str]]:
         "images/s offline": _value(row.at("scenarios.offline.throughput")),
         "engine alone, images/s": _value(row.at("scenarios.engine.throughput")),
         "server, requests/s": (_number(rate), kept) if rate else _NONE,
-        "accuracy": _NONE if accuracy is None else (f"{accuracy:.4f}", ""),
+        **{name: _NONE if value is None else (f"{value:.4f}", "") for name, value in accuracies.items()},
         "host MB": (f"{host / 1e6:,.0f}", "") if host else _NONE,
         "device MB": (f"{device / 1e6:,.0f}", "") if device else _NONE,
         "images/J": _value(row.at("energy.images_per_joule")),

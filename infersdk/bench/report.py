@@ -52,7 +52,8 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
         rate: of `"server"`: requests a second that arrived on average. The figures are of this rate alone.
         bound_ms: of `"server"`: the bound that 99 % of the requests have to keep.
         late: of `"server"`: how many of the requests took longer.
-        keeps_bound: of `"server"`: whether at most 1 % were late; None with fewer than 100 requests.
+        keeps_bound: of `"server"`: whether at most 1 % were late; None with fewer than 100 requests and fewer than
+            three late ones.
         refused: of `"server"`: higher rates of earlier rounds, which did not keep the bound.
     """
 
@@ -197,6 +198,11 @@ class Row(msgspec.Struct, kw_only=True):
             value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
         return value
 
+    def accuracy_by(self, metric: str) -> float | None:
+        """The accuracy by this metric, which need not be that of the row; None if it was not measured."""
+        own = self.accuracy
+        return None if own is None else own.value if own.metric == metric else own.figures.get(metric)
+
     @property
     def stream(self) -> ScenarioResult | None:
         """One call after another: `"single_stream"`, or with a batch above 1 `"multi_stream"`."""
@@ -227,6 +233,12 @@ class Report(msgspec.Struct, kw_only=True):
     seconds: float
     interrupted: bool = False
 
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics of accuracy that rows have; first the one by which most rows can be compared."""
+        result = dict.fromkeys(row.at("accuracy.metric") for row in self.rows if row.at("accuracy.value") is not None)
+        return sorted(result, key=lambda metric: -sum(row.accuracy_by(metric) is not None for row in self.rows))
+
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: infinities and NaN become null."""
         result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
@@ -251,16 +263,14 @@ class Report(msgspec.Struct, kw_only=True):
         if self.interrupted:
             found.append("interrupted: the figures are of the rounds until then")
         if disturbed := [row for row in measured if row.contention and row.contention.disturbed]:
-            worst = max(disturbed, key=lambda row: (row.contention.others or 0) if row.contention else 0).contention
-            assert worst is not None
-            parts = (
-                [f"{worst.others:.0%} of the processors used by other processes"] if worst.others is not None else []
-            )
-            parts += [f"{worst.steal:.1%} by other machines of the host"] if worst.steal else []
-            parts += [f"throttled by the control group for {worst.throttled:.1f} s"] if worst.throttled else []
+            parts = [
+                text.format(worst)
+                for name, text in _DISTURBANCES.items()
+                if (worst := max(row.at(f"contention.{name}") or 0.0 for row in disturbed))
+            ]
             found.append(
                 f"the machine had other load during {len(disturbed)} of {len(measured)} combinations "
-                f"(at worst {', '.join(parts)}): the figures are lower than on an idle machine"
+                f"(at worst {', '.join(parts)}): they were slower than on an idle machine"
             )
         unsteady = [
             f"{row.name} ({name})" for row in measured for name, result in row.scenarios.items() if not result.steady
@@ -292,6 +302,12 @@ class Report(msgspec.Struct, kw_only=True):
         return result
 
 
+#: The fields of `Contention` that disturb a measurement, each with the text of a remark.
+_DISTURBANCES = {
+    "others": "{:.0%} of the processors used by other processes",
+    "steal": "{:.1%} by other machines of the host",
+    "throttled": "throttled by the control group for {:.1f} s",
+}
 #: The columns of the CSV file after those of the combination, each with the path of its field.
 _COLUMNS = {
     **{

@@ -87,8 +87,8 @@ class Scenarios:
     def warm_up(self, scenario: Scenario, window: float, limit: float) -> tuple[float, bool]:
         """Runs until the times are steady, at most `limit` seconds; returns the seconds and whether they are steady.
 
-        A window is `window` seconds long and has five runs at least; its figure is the median run, or where several
-        run at a time the seconds for each image.
+        A window is `window` seconds long at least. Where one run follows another, it has at least five runs, and its
+        figure is the median run. Where several run at a time, its figure is the seconds for each image.
         """
         start = perf_counter()
         if scenario == "server":
@@ -143,14 +143,13 @@ class Scenarios:
             for name, tensor in infer.inputs.items():
                 np.copyto(clone.inputs[name].resize(tensor.shape).numpy(writable=True), tensor.numpy())
             clone.forward()
-        start = perf_counter()
         with ThreadPoolExecutor(len(self._clones)) as threads:
             result = list(threads.map(lambda clone: _repeat(clone.forward, seconds)[0], self._clones))
-        elapsed = perf_counter() - start
         latencies = [latency for each in result for latency in each]
         # The rates of the threads are added, because they end at different times.
         rate = sum(len(each) * batch / sum(each) for each in result)
-        return Measurement(round(rate * elapsed), elapsed, latencies)
+        images = len(latencies) * batch
+        return Measurement(images, images / rate, latencies)
 
     # ---- calls ----
 

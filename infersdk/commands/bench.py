@@ -88,8 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--html", type=report_file, metavar="FILE", help="a report with plots, in one file")
     group.add_argument("--compare", type=Path, nargs=2, metavar=("OLD.json", "NEW.json"), help="compare two reports")
     group.add_argument(
-        "--min-change", type=float, metavar="X", help="with --compare: the minimum change (default: 0.03)"
-    )
+        "--min-change", type=float, metavar="X",
+        help="with --compare: a change is a factor of 1 + X at least, up or down (default: 0.03)",
+    )  # fmt: skip
     add_options(parser, "--json")
 
 

@@ -36,8 +36,8 @@ def show(report: Report) -> None:
     )  # fmt: skip
     table.add_column("combination", overflow="fold", min_width=26)
     optional = _optional_columns(report)
-    metric = next((row.accuracy.metric for row in report.rows if row.accuracy), "accuracy")
-    for name in ("p50 ms", "p90", "p99", "one by one\nimages/s", "offline\nimages/s", metric, "MB", *optional):
+    metrics = report.metrics or ["accuracy"]
+    for name in ("p50 ms", "p90", "p99", "one by one\nimages/s", "offline\nimages/s", *metrics, "MB", *optional):
         table.add_column(name, justify="right", no_wrap=True)
     last = None
     for row in report.rows:
@@ -48,7 +48,7 @@ def show(report: Report) -> None:
             last = name
         label = escape(row.label)
         if row.scenarios:
-            table.add_row(label, *_cells(row), *(optional[name](row) for name in optional))
+            table.add_row(label, *_cells(row, metrics), *(optional[name](row) for name in optional))
         else:
             table.add_row(label, "[red]fails[/red]")
     console().print(table)
@@ -82,13 +82,15 @@ def _figure(path: str) -> Callable[[Row], str]:
     return lambda row: _number(row.at(path))
 
 
-def _cells(row: Row) -> Iterator[str]:
+def _cells(row: Row, metrics: list[str]) -> Iterator[str]:
     for percentile in ("p50", "p90", "p99"):
         yield _number(row.at(f"stream.latency_ms.{percentile}"), interval=percentile == "p50")
     yield _number(row.at("stream.throughput"))
     yield _number(row.at("scenarios.offline.throughput"))
-    accuracy, host, device = map(row.at, ("accuracy.value", "memory.host_peak_bytes", "memory.device_peak_bytes"))
-    yield _NONE if accuracy is None else f"{accuracy:.4f}"
+    for metric in metrics:
+        accuracy = row.accuracy_by(metric)
+        yield _NONE if accuracy is None else f"{accuracy:.4f}"
+    host, device = map(row.at, ("memory.host_peak_bytes", "memory.device_peak_bytes"))
     memory = _NONE if host is None else f"{host / 1e6:.0f}"
     yield f"{memory} + {device / 1e6:.0f}" if device else memory
 
@@ -125,7 +127,7 @@ def show_changes(found: Comparison, threshold: float) -> None:
             text += f" ({ratio.low:.3f} to {ratio.high:.3f})"
         rows.append((change.row, change.figure, *both, text, Text(change.verdict, colour)))
     if rows:
-        title = f"moved beyond the noise, and by {threshold:.0%} at least"
+        title = f"changes; those of speed are beyond the noise, and by a factor of {1 + threshold:g} at least"
         print_table(("combination", "figure", ">old", ">new", ">new / old (95 %)", ""), rows, title)
     same = sum(change.verdict == "same" for change in found.changes)
     unsure = sum(change.verdict == "unsure" for change in found.changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -168,6 +169,7 @@ class Observer:
             histograms[name].update(values, ranges[name].absmax)
 
         samples, blank = 0, frozenset(self._inputs)
+        images = len(data) if isinstance(data, ImageInputs) else sys.maxsize
         with ThreadPoolExecutor(available_processors()) as pool:
             for feeds, running in self._runs(data):
                 computed = running.result()
@@ -175,11 +177,13 @@ class Observer:
                 blank &= {name for name in blank if feeds[name].dtype.kind == "f" and not feeds[name].any()}
                 values = dict(zip(self._computed, computed, strict=True))
                 values |= {name: feeds[name] for name in self._plan.activations if name in feeds}
+                first = next(iter(feeds.values()))
+                rows = len(first) if np.ndim(first) else 1
+                count = min(rows, images - samples)  # copies of the last image fill up a fixed batch
+                values = {name: a[:count] if a.shape[:1] == (rows,) else a for name, a in values.items()}
                 list(pool.map(look, values.items()))
                 values.clear()  # frees the memory for the next run; the future keeps the list
                 computed.clear()
-                first = next(iter(feeds.values()))
-                count = len(first) if np.ndim(first) else 1
                 ranges = {name: ranges[name] for name in self._plan.activations}  # threads add them in any order
                 _check_finite(ranges, samples, samples + count)
                 samples += count

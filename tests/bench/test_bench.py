@@ -25,9 +25,10 @@ import infersdk
 from infersdk.bench import BenchSettings, Combination, Report, bench, combine, read_report
 from infersdk.bench.cold_start import STAGES
 from infersdk.bench.compare import compare_reports
+from infersdk.bench.machine import Contention
 from infersdk.bench.page import html_report
 from infersdk.bench.plan import targets_of, usable_backends
-from infersdk.bench.report import ColdStart, Energy
+from infersdk.bench.report import Accuracy, ColdStart, Energy
 from infersdk.bench.statistics import median_of_rounds
 from infersdk.bench.tune import tune
 from infersdk.bench.worker import Worker
@@ -177,6 +178,47 @@ def test_the_table_has_columns_for_scenarios_that_are_asked_for(
         shown = capsys.readouterr().out
         assert shown.partition("─")[0].count(" engine") == columns
         assert (f" {row.scenarios['engine'].throughput.value:.4g}" in shown) == (columns > 0)
+
+
+def test_accuracies_of_several_metrics_are_apart(
+    report: Report, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    figures = {"mask_mAP": 0.625, "mAP": 0.3125}
+    copy = msgspec.convert(msgspec.to_builtins(report), Report)
+    copy.rows[0].accuracy = Accuracy(metric="mask_mAP", value=0.625, figures=figures)
+    copy.rows[1].accuracy = Accuracy(metric="mAP", value=0.375, figures={"mAP": 0.375})
+    show(copy)
+    shown = capsys.readouterr().out
+    assert re.search(r" mAP +mask_mAP ", shown)
+    assert re.search(r"0\.3125 +0\.6250 ", shown)
+    assert re.search(r"0\.3750 +– ", shown)
+    page = html_report(copy)
+    assert "0.3750 <small>mAP</small>" in page
+    assert "<td>0.6250</td>" in page
+    assert "COCO mAP, IoU 0.5 to 0.95" in page
+    assert "mAP 0.31250, 0 samples" in page
+    copy.rows[1].accuracy = Accuracy(metric="mAP", value=None, note="it could not be measured")
+    show(copy)
+    assert re.search(r"images/s +mask_mAP ", capsys.readouterr().out), "a metric without a value has no column"
+
+
+def test_the_remark_on_other_load_has_the_maximum_of_each_kind(report: Report) -> None:
+    copy = msgspec.convert(msgspec.to_builtins(report), Report)
+    idle = Contention(
+        seconds=1.0, others=None, steal=None, run_delay=None, throttled=None, load=None, disturbed=True
+    )  # fmt: skip
+    copy.rows[0].contention = msgspec.structs.replace(idle, others=0.06, steal=0.0, throttled=0.0)
+    copy.rows[1].contention = msgspec.structs.replace(idle, others=0.01, steal=0.3, throttled=0.9)
+    (remark,) = (line for line in copy.remarks() if "other load" in line)
+    assert remark == (
+        "the machine had other load during 2 of 2 combinations (at worst 6% of the processors used by other processes, "
+        "30.0% by other machines of the host, throttled by the control group for 0.9 s): they were slower than on an "
+        "idle machine"
+    )
+    copy.rows[0].contention, copy.rows[1].contention = None, msgspec.structs.replace(idle, throttled=0.9)
+    (remark,) = (line for line in copy.remarks() if "other load" in line)
+    assert "1 of 2 combinations (at worst throttled by the control group for 0.9 s)" in remark
 
 
 def test_html_stands_alone_and_is_well_formed(report: Report) -> None:

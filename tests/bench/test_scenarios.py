@@ -255,6 +255,18 @@ def test_the_time_of_a_stage_is_the_median_of_its_calls(monkeypatch: pytest.Monk
     assert worker.measure("single_stream", 1.0).stages == {"engine": 2.0}
 
 
+def test_the_rates_of_parallel_runs_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker()
+    settings = BenchSettings(type="arrays", time=0.01, rounds=1, warmup=0.01, scenarios=["engine_parallel"])
+    worker.load(combine([CLASSIFIER], ["openvino"], options={"streams": 2})[0], settings)
+    worker.prepare()
+    latencies = iter([[0.3] * 4, [0.272] * 4])
+    monkeypatch.setattr(scenarios, "_repeat", lambda call, seconds: (next(latencies), 1.0))
+    done = worker.measure("engine_parallel", 1.0)
+    assert (done.images, len(done.latencies)) == (8, 8)
+    assert done.images / done.seconds == pytest.approx(1 / 0.3 + 1 / 0.272)
+
+
 def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:
     order: dict[str, Any] = {
         "model": str(DETECTOR), "type": "yolov5", "wrapper": {}, "arguments": {"backend": "onnxruntime"},

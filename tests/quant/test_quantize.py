@@ -17,7 +17,9 @@ from onnx_models import node, numbered, run, save, value
 import infersdk
 from infersdk import errors, quant
 from infersdk.accuracy import Agreement
+from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS
 from infersdk.graph.quantization import QuantizationRecord
+from infersdk.models import Classifier
 from infersdk.quant.observe import batches_of
 
 onnx = pytest.importorskip("onnx")
@@ -371,6 +373,24 @@ def test_data_in_all_forms(model: Path, data: list[np.ndarray[Any, Any]]) -> Non
 def test_bad_data(model: Path, data: list[np.ndarray[Any, Any]], wrong: Any, words: str) -> None:
     with pytest.raises(errors.CalibrationError, match=words):
         quant.calibrate(model, wrong(data))
+
+
+def test_copies_that_fill_a_fixed_batch_are_no_samples(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (9, 32, 32, 3), np.uint8)
+    fixed, free = tmp_path / "fixed.onnx", CLASSIFIER
+    whole = onnx.load(str(free))
+    for each in (*whole.graph.input, *whole.graph.output):
+        each.type.tensor_type.shape.dim[0].dim_value = 8
+    del whole.graph.value_info[:]
+    onnx.save(whole, str(fixed))
+    with Classifier(fixed, **CLASSIFIER_SETTINGS) as model, Classifier(free, **CLASSIFIER_SETTINGS) as other:
+        with pytest.raises(errors.CalibrationError, match="at least 8 samples, not 1"):
+            quant.calibrate(fixed, quant.ImageInputs(model, list(images[:1])))
+        found = observed(fixed, quant.ImageInputs(model, list(images)))
+        wanted = observed(free, quant.ImageInputs(other, list(images)))
+    assert found.samples == wanted.samples == 9
+    for name, histogram in found.histograms.items():
+        assert histogram.counts.sum() == wanted.histograms[name].counts.sum()
 
 
 def test_data_without_a_batch_axis(tmp_path: Path) -> None:

@@ -164,6 +164,36 @@ def test_sizes_are_worked_out_where_they_are_needed(tmp_path: Path) -> None:
         np.testing.assert_allclose(infer(x)["y"], swish(x), atol=1e-6)
 
 
+def test_a_value_of_which_only_the_size_is_needed_after_the_cut(tmp_path: Path) -> None:
+    nodes = [
+        plain("Relu", "x", "a"), plain("ReduceSum", "a", "sum", keepdims=1), node(HSwish, ["sum"], ["b"], "one"),
+        plain("Shape", "a", "s"), plain("Expand", "b s", "y"),
+    ]  # fmt: skip
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n", 8])}, {"y": ("float32", ["n", 8])})
+    x = np.ones((2, 8), "float32")
+    with load(path) as infer:
+        assert infer.plan.segments[1].inputs == ("a", "b")
+        np.testing.assert_array_equal(infer(x)["y"], np.full((2, 8), 16))
+
+
+def test_weights_that_are_inputs_and_outputs_too(tmp_path: Path) -> None:
+    """As files of IR version 3 have them. A kernel reads one, and a segment the other."""
+    nodes = [node(Everything, ["x", "w"], ["b", "count"], "all", whole=1), plain("Add", "b v", "y")]
+    weights = {"w": np.arange(4), "v": np.ones(3, "float32")}
+    path = save_model(
+        tmp_path / "m.onnx",
+        nodes,
+        {"x": ("float32", ["n", 3]), "w": ("int64", [4]), "v": ("float32", [3])},
+        {"y": ("float32", ["n", 3]), "count": ("int32", [4]), "v": ("float32", [3])},
+        weights,
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3), dtype="float32")
+    with load(path) as infer, infersdk.load(path, "onnxruntime", custom_ops=OPS) as whole:
+        assert [spec.name for spec in infer.input_specs] == ["x"]
+        for name, array in whole(x).items():
+            np.testing.assert_allclose(infer(x)[name], array, atol=1e-6)
+
+
 def test_functions_of_the_model_are_put_in_place(tmp_path: Path) -> None:
     """The attribute of a node in a function may be that of the call."""
     from onnx import helper

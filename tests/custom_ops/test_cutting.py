@@ -16,15 +16,19 @@ from infersdk import Tensor
 from infersdk.backends._trt.options import Options
 from infersdk.core.device import Device
 from infersdk.core.model_source import ModelSource
-from infersdk.custom_ops import CFunction
+from infersdk.custom_ops import CFunction, CustomOp
 from infersdk.custom_ops.cut_infer import CutInfer
 from infersdk.custom_ops.cutting import KernelCall, Segment
-from infersdk.errors import CustomKernelError, CustomOpError, ModelFormatError, PrecisionUnavailableError
+from infersdk.errors import (
+    CustomKernelError,
+    CustomOpError,
+    ModelFormatError,
+    PrecisionUnavailableError,
+    ShapeError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from infersdk.custom_ops import CustomOp
 
 onnx = pytest.importorskip("onnx")
 
@@ -192,6 +196,48 @@ def test_weights_that_are_inputs_and_outputs_too(tmp_path: Path) -> None:
         assert [spec.name for spec in infer.input_specs] == ["x"]
         for name, array in whole(x).items():
             np.testing.assert_allclose(infer(x)[name], array, atol=1e-6)
+
+
+class Flat(CustomOp):
+    """All values in one row; so its first dimension is not the batch."""
+
+    domain = "tests.custom"
+    inputs = {"x": "float32"}
+    outputs = {"y": "float32"}
+
+    def shape(self, x: Any) -> Any:
+        return (x.size,)
+
+    def cpu(self, x: Any, y: Any) -> None:
+        y[...] = x.ravel()
+
+
+class Sum(CustomOp):
+    """The sum over the batch, of shape (1, columns)."""
+
+    domain = "tests.custom"
+    inputs = {"x": "float32"}
+    outputs = {"y": "float32"}
+
+    def shape(self, x: Any) -> Any:
+        return 1, x[1]
+
+    def cpu(self, x: Any, y: Any) -> None:
+        y[...] = x.sum(0)
+
+
+@pytest.mark.parametrize(("op", "shape"), [(Flat, ["k"]), (Sum, [1, 4])])
+def test_values_at_a_cut_without_the_batch(
+    tmp_path: Path, backend: str, op: type[CustomOp], shape: list[int | str]
+) -> None:
+    nodes = [node(op, ["x"], ["a"], "one"), plain("Neg", "a", "y")]
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n", 4])}, {"y": ("float32", shape)})
+    with infersdk.load(path, backend, custom_ops=[op], cut_custom_ops=True, max_batch=2) as infer:
+        assert infer.max_batch == 2
+        x = np.arange(8, dtype="float32").reshape(2, 4)
+        np.testing.assert_array_equal(infer(x)["y"], -x.ravel() if op is Flat else -x.sum(0, keepdims=True))
+        with pytest.raises(ShapeError, match="a batch of 3 for input 'x' is more than max_batch=2"):
+            infer(np.ones((3, 4), "float32"))
 
 
 def test_functions_of_the_model_are_put_in_place(tmp_path: Path) -> None:

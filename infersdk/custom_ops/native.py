@@ -311,7 +311,8 @@ def _answer(pointer: Any, nbytes: int, work: Callable[[], None]) -> int:
     try:
         work()
     except BaseException as error:
-        data = str(error).encode("utf-8", "backslashreplace")[: nbytes - 64] + note(error).encode() + b"\0"
+        said = str(error).encode("utf-8", "backslashreplace")[: nbytes - 64].decode("utf-8", "ignore")
+        data = f"{said}{note(error)}\0".encode()
         ffi.memmove(pointer, data, len(data))
         return 1
     return 0

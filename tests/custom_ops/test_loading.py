@@ -199,6 +199,17 @@ def test_a_kernel_that_raises(tmp_path: Path, backend: str) -> None:
         np.testing.assert_allclose(infer(X)["y"], swish(X), atol=1e-6)  # it stays usable
 
 
+@pytest.mark.parametrize("front", ["", "a"])
+def test_a_long_message_is_cut_between_characters(tmp_path: Path, backend: str, front: str) -> None:
+    def cpu(self: Any, x: Any, y: Any) -> None:
+        raise ValueError(front + "é" * 2000)
+
+    with infersdk.load(swish_model(tmp_path / "m.onnx"), backend, custom_ops=[variant(cpu=cpu)]) as infer:
+        with pytest.raises(CustomKernelError, match="ValueError: a?éé") as caught:
+            infer(X)
+        assert isinstance(caught.value.__cause__, ValueError)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_a_kernel_that_is_interrupted(tmp_path: Path, backend: str, error: type[BaseException]) -> None:
     def cpu(self: Any, x: Any, y: Any) -> None:

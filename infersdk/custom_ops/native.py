@@ -108,12 +108,17 @@ def _library(kernel: CFunction | CSource, title: str) -> tuple[ctypes.CDLL, str]
         with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
             file = Path(folder, "kernel.so")
             file.write_bytes(compile_c(kernel, title))
-            return ctypes.CDLL(str(file)), "its source"
+            return _loaded(str(file), "its source, compiled and linked with its options,", title), "its source"
     where = str(kernel.library)
+    path = str(Path(where).resolve()) if os.sep in where else where
+    return _loaded(path, f"its library {where!r}", title), where
+
+
+def _loaded(path: str, what: str, title: str) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(Path(where).resolve()) if os.sep in where else where), where
+        return ctypes.CDLL(path)
     except OSError as error:
-        raise CustomOpError(f"operator {title}: its library {where!r} cannot be loaded: {error}") from None
+        raise CustomOpError(f"operator {title}: {what} cannot be loaded: {error}") from None
 
 
 def _symbol(library: ctypes.CDLL, name: str, title: str, where: str) -> int:

@@ -167,6 +167,7 @@ def test_a_type_that_it_does_not_take(tmp_path: Path, backend: str) -> None:
         (CFunction("/no/such/lib.so", "f"), "its library '/no/such/lib.so' cannot be loaded"),
         (CSource(C_SOURCE, "nonesuch"), "its source has no function 'nonesuch'; declare it as int32_t nonesuch"),
         (CSource("int f(;", "f"), "does not compile its kernel:.*error"),
+        (CSource("int g(void); int f(void) { return g(); }", "f"), "its options, cannot be loaded: .*symbol: g"),
         (CSource(Path("/no/such/file.c"), "f"), "cannot read the source '/no/such/file.c': No such file"),
     ],
 )  # fmt: skip

@@ -169,11 +169,14 @@ def test_a_type_that_it_does_not_take(tmp_path: Path, backend: str) -> None:
         (CSource("int f(;", "f"), "does not compile its kernel:.*error"),
         (CSource("int g(void); int f(void) { return g(); }", "f"), "its options, cannot be loaded: .*symbol: g"),
         (CSource(Path("/no/such/file.c"), "f"), "cannot read the source '/no/such/file.c': No such file"),
+        (CSource(Path("latin1.c"), "f"), "the source 'latin1.c' is not in UTF-8: .*; save it in UTF-8"),
     ],
 )  # fmt: skip
-def test_a_library_that_is_none(tmp_path: Path, function: Any, message: str) -> None:
+def test_a_library_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("latin1.c").write_text("// é", "latin-1")
     op = type("HardSwishInC", (HardSwishInC,), {"cpu": function})
-    with pytest.raises(CustomOpError, match=f"(?s){message}"):
+    with pytest.raises(CustomOpError, match=f"(?s)tests.custom::HardSwishInC: .*{message}"):
         infersdk.load(swish_model(tmp_path / "m.onnx", op), "onnxruntime", custom_ops=[op])
 
 

@@ -294,6 +294,9 @@ def _check_kernels(cls: type[CustomOp]) -> None:
         raise CustomOpError(f"cpu is {cls.cpu!r}; it is a method, a CFunction or a CSource")
     if cls.cuda is not None and not isinstance(cls.cuda, CFunction | CudaSource):
         raise CustomOpError(f"cuda is {cls.cuda!r}; it is a CudaSource or a CFunction")
+    for device in ("cpu", "cuda"):
+        if isinstance(options := getattr(getattr(cls, device), "options", ()), str):
+            raise CustomOpError(f"the options of {device} are {options!r}; write a tuple, {tuple(options.split())!r}")
 
 
 def _check_arguments(cls: type[CustomOp], method: str, names: tuple[str, ...]) -> None:

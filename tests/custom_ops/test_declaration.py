@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from custom_operators import Everything, HSwish
 
-from infersdk.custom_ops import CustomOp
+from infersdk.custom_ops import CSource, CustomOp
 from infersdk.errors import CustomOpError
 
 
@@ -71,6 +71,7 @@ def test_inheritance() -> None:
         ({"cpu": None}, "it has no kernel"),
         ({"cpu": 3}, "cpu is 3; it is a method, a CFunction or a CSource"),
         ({"cuda": lambda self: None}, "it is a CudaSource or a CFunction"),
+        ({"cpu": CSource("", "f", options="-O2 -g")}, "options of cpu are '-O2 -g'; write a tuple, .'-O2', '-g'.$"),
         ({"__annotations__": {"alpha": "complex"}}, "attribute 'alpha' is annotated complex"),
         ({"__annotations__": {"alpha": "list[int]"}}, "attribute 'alpha' is annotated"),
         ({"__annotations__": {"alpha": "tuple[int | None, ...]"}}, "is annotated tuple.int | None, ...."),

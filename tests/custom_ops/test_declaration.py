@@ -27,6 +27,8 @@ def test_what_a_declaration_says() -> None:
     assert [s.outputs for s in Everything.signatures()] == [("float32", "int32"), ("float64", "int32")]
     assert HSwish(alpha=0.25).values() == {"alpha": 0.25, "beta": 0.5}
     assert HSwish() == HSwish(beta=0.5)
+    assert HSwish(beta=-0.0) != HSwish(beta=0.0)
+    assert len({HSwish(), HSwish(beta=0.5), HSwish(beta=-0.0), HSwish(beta=0.0)}) == 3
     assert HSwish(alpha=0.1).alpha == np.float32(0.1)  # as ONNX keeps it
     assert Everything(whole=2, wholes=[1, 2]).wholes == (1, 2)
     with pytest.raises(AttributeError):

@@ -87,6 +87,24 @@ def test_symbolic_sizes() -> None:
     np.testing.assert_allclose(exported.module()(a, b).numpy(), 2 * torch.cat([a, b])[::2].numpy())
 
 
+class Sign(CustomOp):
+    domain = "tests.torch_only"
+    inputs = {"x": "float32"}
+    outputs = {"y": "float32"}
+    value: float
+
+    def shape(self, x: Any) -> Any:
+        return x
+
+    def cpu(self, x: Any, y: Any) -> None:
+        y[...] = np.copysign(1, self.value)
+
+
+def test_negative_zero_is_another_value() -> None:
+    sign = torch_operator(Sign)
+    assert [sign(torch.ones(1), value=value).item() for value in (0.0, -0.0)] == [1, -1]
+
+
 def test_declared_anew() -> None:
     def declare(factor: float) -> type[CustomOp]:
         def cpu(self: Any, x: Any, y: Any) -> None:

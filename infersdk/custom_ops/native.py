@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import inspect
 import itertools
@@ -406,4 +405,3 @@ _host = ffi.new(
     },
 )
 lib.ifs_custom_set_host(_host)
-atexit.register(lib.ifs_custom_set_host, ffi.NULL)

@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -30,19 +31,24 @@ CUDA_TYPES = {
 
 def compile_c(source: CSource, label: str) -> bytes:
     """Compiles C code to a shared library."""
-    compiler = os.environ.get("CC") or "cc"
-    result = shutil.which(compiler)
+    wanted = os.environ.get("CC") or "cc"
+    compiler = [wanted] if shutil.which(wanted) else shlex.split(wanted)
+    result = shutil.which(compiler[0])
     if result is None:
         raise CustomOpError(
-            f"{label}: the C compiler {compiler!r} for its kernel is not installed; install gcc or use a CFunction"
+            f"{label}: the C compiler {compiler[0]!r} for its kernel is not installed; install gcc or use a CFunction"
         )
-    command = [result, "-shared", "-fPIC", "-std=c11", f"-I{include_folder()}", *source.options]
-    text = source_text(source.source)
+    compiler[0] = result
+    command = [*compiler, "-shared", "-fPIC", "-std=c11", f"-I{include_folder()}"]
+    options = [*_beside(source, "-iquote"), *source.options, "-lm"]
+    text = source_text(source.source, label)
     parts = {
-        "c": 1, "source": text, "command": command[1:], "compiler": _version(result),
-        "header": (include_folder() / "infersdk_custom_op.h").read_text("utf-8"), "machine": processor_digest(),
+        "c": 1, "source": text, "command": command[1:], "options": options,
+        "compiler": _version(*compiler), "machine": processor_digest(),
+        "header": (include_folder() / "infersdk_custom_op.h").read_text("utf-8"),
     }  # fmt: skip
-    return _cached(parts, label, lambda: _run_compiler(command, ".c", text, ["-lm"], label))
+    # A linker drops libraries that come before the code.
+    return _cached(parts, label, lambda: _run_compiler(command, ".c", text, options, label))
 
 
 def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, label: str) -> bytes:
@@ -55,18 +61,23 @@ def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, lab
     # No macros, since CUDA's headers use the name T too.
     names = "".join(f"typedef {CUDA_TYPES[dtype]} {name};\n" for name, dtype in types.items())
     half = "#include <cuda_fp16.h>\n" if "float16" in types.values() else ""
-    text = f"{half}{names}#line 1\n{source_text(source.source)}"
+    text = f"{half}{names}#line 1\n{source_text(source.source, label)}"
     compiler = _cuda_compiler(source, label)
     if compiler == "nvcc":
         result = str(nvcc_path())
-        command = [result, "-cubin", f"-arch={architecture}", *source.options]
+        command = [result, "-cubin", f"-arch={architecture}", *_beside(source, "-I"), *source.options]
         parts = {"cuda": 1, "source": text, "command": command[1:], "compiler": _version(result)}
         return _cached(parts, label, lambda: _run_compiler(command, ".cu", text, [], label))
     nvrtc = _Nvrtc.load()
-    options = [f"--gpu-architecture={architecture}", *source.options]
+    options = [f"--gpu-architecture={architecture}", *_beside(source, "-I"), *source.options]
     options += [f"--include-path={folder}" for folder in _cuda_includes()]
     parts = {"cuda": 1, "source": text, "options": options, "compiler": f"nvrtc {nvrtc.version}"}
     return _cached(parts, label, lambda: nvrtc.compile(text, options, label))
+
+
+def _beside(source: CSource | CudaSource, option: str) -> list[str]:
+    """The option that finds headers in the folder of the source file."""
+    return [f"{option}{source.source.resolve().parent}"] if isinstance(source.source, Path) else []
 
 
 def _cuda_compiler(source: CudaSource, label: str) -> str:
@@ -105,8 +116,8 @@ def _run_compiler(command: list[str], suffix: str, text: str, last: list[str], l
 
 
 @functools.cache
-def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout
+def _version(*compiler: str) -> str:
+    return subprocess.run([*compiler, "--version"], check=True, capture_output=True, text=True).stdout
 
 
 # ---- the CUDA compilers ----

@@ -116,7 +116,7 @@ class CutInfer(Infer):
             self._close()
             raise
         limits = [segment.max_batch for segment in self._segments if segment.max_batch is not None]
-        self.max_batch = min(limits, default=self.max_batch)
+        self.max_batch = self.max_batch or min(limits, default=None)
         self._share_stream()
         self._check_precision()
         _log.info("%s", self.describe())
@@ -156,9 +156,20 @@ class CutInfer(Infer):
             source = folder / name
             write_large(segment.model, source)
         return self._kind(
-            source, device=self._device, precision=precision, max_batch=self.max_batch,
+            source, device=self._device, precision=precision, max_batch=self._segment_batch(segment),
             options=self._segment_options(segment, index),
         )  # fmt: skip
+
+    def _segment_batch(self, segment: Segment) -> int | None:
+        """`max_batch`, or None if the first dimensions of the inputs are fixed or are not the batch of the model.
+
+        A backend that prepares a model for one largest batch gets `max_batch` for all free first dimensions.
+        """
+        specs = map(tensor_spec, segment.model.graph.inputs)
+        free = {spec.shape[0] for spec in specs if spec.has_free_batch}
+        batch = {spec.shape[0] for spec in self.input_specs if spec.has_free_batch}
+        prepares = self._kind.declaration.default_max_batch is not None
+        return self.max_batch if free and (prepares or free <= batch) else None
 
     def _segment_options(self, segment: Segment, index: int) -> Any:
         changes: dict[str, Any] = {}

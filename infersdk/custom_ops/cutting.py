@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CustomOpError, UnsupportedModelError
+from ..graph.passes import WeightsOffInputs
 from ..graph.shapes import infer_shapes
 from ..graph.types import RANDOM, element_types, inner_graphs, read_values
 from ..graph.weights import graph_values
@@ -64,7 +65,7 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps in order, and the weights that kernels read."""
+    """The steps in order, and the weights that kernels read or that are outputs of the model."""
 
     steps: tuple[Segment | KernelCall, ...]
     weights: dict[str, Any]
@@ -79,7 +80,8 @@ class Plan:
 
 
 def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
-    """Plans the division of a model. The model is changed: functions are inlined, types and shapes inferred.
+    """Plans the division of a model. The model is changed: functions are inlined, weights are no longer inputs, and
+    types and shapes are inferred.
 
     Raises:
         CustomOpError: a custom node is in a subgraph, or the type of a value at a cut cannot be inferred.
@@ -92,6 +94,7 @@ def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
                 "a Loop), where a model cannot be divided; use a backend with custom operators, such as 'onnxruntime' "
                 "(if ONNX has no operator of that name), or move the node out of the subgraph"
             )
+    WeightsOffInputs().apply(model)
     with registered(*ops):
         infer_shapes(model)
         types = element_types(model)
@@ -105,30 +108,32 @@ class _Cutter:
         self._model, self._graph, self._custom, self._types = model, model.graph, custom, types
         self._cheap = set(_cheap_nodes(model.graph))
         self._levels = _levels(model.graph, custom)
-        self._weights: dict[str, Any] = {}
-        #: The nodes of the graph that use a value directly or in a subgraph.
-        self._users: dict[ir.Value, list[ir.Node]] = {}
-        for node in model.graph:
-            for value in read_values(node):
-                self._users.setdefault(value, []).append(node)
+        #: The values that the model, the kernels and the segments planned so far need.
+        self._needed = {*model.graph.outputs, *(value for node in custom for value in node.inputs)}
 
     def plan(self) -> Plan:
         """The plan: the segment and the kernels of each level in order."""
+        weights = {
+            name: value.const_value.numpy()
+            for name, value in self._graph.initializers.items()
+            if value in self._needed and value.const_value is not None
+        }
         steps: list[Segment | KernelCall] = []
-        for level in range(max(self._levels.values(), default=0) + 1):
-            if (segment := self._segment(level)) is not None:
-                steps.append(segment)
-            steps += [self._kernel(node) for node in self._custom if self._levels[node] == level]
-        return Plan(tuple(steps), self._weights)
+        for level in range(max(self._levels.values(), default=0), -1, -1):  # its inputs are outputs of earlier ones
+            kernels = [self._kernel(node) for node in self._custom if self._levels[node] == level]
+            segment = self._segment(level)
+            steps = [*([] if segment is None else [segment]), *kernels, *steps]
+        return Plan(tuple(steps), weights)
 
     # ---- segments ----
 
     def _segment(self, level: int) -> Segment | None:
         nodes = [node for node in self._graph if node not in self._custom and self._levels[node] == level]
-        outputs = [value for node in nodes for value in node.outputs if self._leaves(value, level)]
+        outputs = [value for node in nodes for value in node.outputs if value in self._needed]
         if not outputs:
             return None
         inputs = self._reached_from(outputs, level)
+        self._needed.update(inputs)
         import onnx_ir as ir
         from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
@@ -143,16 +148,6 @@ class _Cutter:
             self._check_type(value)
         return Segment(part, _names(inputs), _names(outputs), len(graph))
 
-    def _leaves(self, value: ir.Value, level: int) -> bool:
-        """Whether a value is needed outside of the segment of its level and is not computed again there."""
-        if value.is_graph_output():
-            return True
-        maker = value.producer()
-        return any(
-            user in self._custom or (self._levels[user] > level and maker not in self._cheap)
-            for user in self._users.get(value, ())
-        )
-
     def _reached_from(self, outputs: Iterable[ir.Value], level: int) -> list[ir.Value]:
         """The inputs of the segment in the order of the graph."""
         begins: dict[ir.Value, None] = {}
@@ -166,7 +161,7 @@ class _Cutter:
             for value in read_values(node):
                 maker = value.producer()
                 if maker is None:
-                    if not value.is_initializer() or value.is_graph_input():
+                    if not value.is_initializer():
                         begins[value] = None
                 elif maker in self._custom or (self._levels[maker] < level and maker not in self._cheap):
                     begins[value] = None
@@ -200,8 +195,6 @@ class _Cutter:
                     "cannot be inferred; export the model with the types of its values (value_info)"
                 )
             types.append(self._types[value].numpy().name)
-            if value.is_initializer() and not value.is_graph_input() and value.const_value is not None:
-                self._weights[value.name or ""] = value.const_value.numpy()
         shapes = tuple(_dims(value) for value in raw.outputs)
         signature = node.op.signature_for(types)
         return KernelCall(node.name, node.op, signature, _names(inputs), _names(raw.outputs), shapes)
@@ -222,7 +215,7 @@ def _levels(graph: ir.Graph, custom: dict[ir.Node, ModelNode]) -> dict[ir.Node, 
 
 def _cheap_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
     """The nodes that depend only on constants and on the shapes of tensors."""
-    cheap: set[ir.Value] = set(graph.initializers.values()) - set(graph.inputs)
+    cheap: set[ir.Value] = set(graph.initializers.values())
     for node in graph:
         if node.op_type in RANDOM or inner_graphs(node) or node.domain:
             continue

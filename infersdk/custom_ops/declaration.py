@@ -118,7 +118,17 @@ class CustomOp:
         for attribute in cls.attributes:
             if attribute.name in cls.__dict__:  # dataclass() refuses a list
                 setattr(cls, attribute.name, attribute.default)
-        dataclass(frozen=True, kw_only=True)(cls)
+        dataclass(frozen=True, kw_only=True, eq=False)(cls)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CustomOp) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[type[CustomOp], str]:
+        """The class, and the values as text, in which -0.0 differs from 0.0."""
+        return type(self), repr(self.values())
 
     def __post_init__(self) -> None:
         given = {attribute.name: getattr(self, attribute.name) for attribute in self.attributes}
@@ -294,6 +304,9 @@ def _check_kernels(cls: type[CustomOp]) -> None:
         raise CustomOpError(f"cpu is {cls.cpu!r}; it is a method, a CFunction or a CSource")
     if cls.cuda is not None and not isinstance(cls.cuda, CFunction | CudaSource):
         raise CustomOpError(f"cuda is {cls.cuda!r}; it is a CudaSource or a CFunction")
+    for device in ("cpu", "cuda"):
+        if isinstance(options := getattr(getattr(cls, device), "options", ()), str):
+            raise CustomOpError(f"the options of {device} are {options!r}; write a tuple, {tuple(options.split())!r}")
 
 
 def _check_arguments(cls: type[CustomOp], method: str, names: tuple[str, ...]) -> None:

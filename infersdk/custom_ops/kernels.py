@@ -38,7 +38,9 @@ class CFunction:
 
 @dataclass(frozen=True)
 class CSource:
-    """C code, compiled with the system's C compiler on first use and cached.
+    """C code, compiled with the system's C compiler (`CC`, or `cc`) on first use and cached.
+
+    The key of the cache has the code, the options and the compiler, but not the headers that the code includes.
 
     Args:
         source: the code, or the `Path` of its file.
@@ -55,6 +57,8 @@ class CSource:
 @dataclass(frozen=True)
 class CudaSource:
     """CUDA code of one kernel, compiled on first use on a GPU and cached.
+
+    The key of the cache has the code, the options and the compiler, but not the headers that the code includes.
 
     Each type variable of the operator is defined as a C++ type, so that `const T *x` is valid for all types::
 
@@ -155,14 +159,16 @@ def _argument(value: Any) -> tuple[str, Any]:
     )
 
 
-def source_text(source: str | Path) -> str:
+def source_text(source: str | Path, label: str) -> str:
     """Returns the code, which is read if `source` is a path."""
     if isinstance(source, str):
         return source
     try:
         return source.read_text("utf-8")
     except OSError as error:
-        raise CustomOpError(f"cannot read the source {str(source)!r}: {error.strerror}") from None
+        raise CustomOpError(f"{label}: cannot read the source {str(source)!r}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise CustomOpError(f"{label}: the source {str(source)!r} is not in UTF-8: {error}; save it in UTF-8") from None
 
 
 def include_folder() -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import inspect
 import itertools
@@ -108,12 +107,17 @@ def _library(kernel: CFunction | CSource, title: str) -> tuple[ctypes.CDLL, str]
         with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
             file = Path(folder, "kernel.so")
             file.write_bytes(compile_c(kernel, title))
-            return ctypes.CDLL(str(file)), "its source"
+            return _loaded(str(file), "its source, compiled and linked with its options,", title), "its source"
     where = str(kernel.library)
+    path = str(Path(where).resolve()) if os.sep in where else where
+    return _loaded(path, f"its library {where!r}", title), where
+
+
+def _loaded(path: str, what: str, title: str) -> ctypes.CDLL:
     try:
-        return ctypes.CDLL(str(Path(where).resolve()) if os.sep in where else where), where
+        return ctypes.CDLL(path)
     except OSError as error:
-        raise CustomOpError(f"operator {title}: its library {where!r} cannot be loaded: {error}") from None
+        raise CustomOpError(f"operator {title}: {what} cannot be loaded: {error}") from None
 
 
 def _symbol(library: ctypes.CDLL, name: str, title: str, where: str) -> int:
@@ -311,7 +315,8 @@ def _answer(pointer: Any, nbytes: int, work: Callable[[], None]) -> int:
     try:
         work()
     except BaseException as error:
-        data = str(error).encode("utf-8", "backslashreplace")[: nbytes - 64] + note(error).encode() + b"\0"
+        said = str(error).encode("utf-8", "backslashreplace")[: nbytes - 64].decode("utf-8", "ignore")
+        data = f"{said}{note(error)}\0".encode()
         ffi.memmove(pointer, data, len(data))
         return 1
     return 0
@@ -400,4 +405,3 @@ _host = ffi.new(
     },
 )
 lib.ifs_custom_set_host(_host)
-atexit.register(lib.ifs_custom_set_host, ffi.NULL)

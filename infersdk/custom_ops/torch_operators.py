@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import MISSING
@@ -50,8 +51,9 @@ _guard = threading.Lock()
 def torch_operator(op: type[CustomOp]) -> Any:
     """The operator as a function of tensors, with attributes as keyword arguments. Several outputs are a tuple.
 
-    It supports the devices for which the operator has kernels, and meta and fake tensors. It has no gradient. A new
-    class replaces an earlier one with the same name.
+    It supports the devices for which the operator has kernels, and meta and fake tensors. It has no gradient. PyTorch
+    has no default of inf or nan: such an attribute must be given. A new class replaces an earlier one with the same
+    name.
 
     Raises:
         CustomOpError: PyTorch is not installed.
@@ -104,9 +106,10 @@ def _operator(op: type[CustomOp]) -> Any:
         _libraries.pop(name)._destroy()
     library = torch.library.Library(_namespace(op), "FRAGMENT")
     library.define(f"{op.name}{_schema(op)}")
-    for device in ("cpu", "cuda"):
+    # Without inputs there is no tensor whose device PyTorch could choose a kernel by.
+    for device, key in (("cpu", "CPU"), ("cuda", "CUDA")) if op.inputs else (("cpu", "CompositeExplicitAutograd"),):
         if getattr(op, device) is not None:
-            library.impl(op.name, functools.partial(_run, op), device.upper())
+            library.impl(op.name, functools.partial(_run, op), key)
     torch.library.register_fake(name, functools.partial(_fake, op), lib=library)
     torch.onnx.register_custom_op_symbolic(name, functools.partial(_symbolic, op), 9)
     _libraries[name] = library
@@ -125,7 +128,8 @@ def _schema(op: type[CustomOp]) -> str:
 
 def _keyword(attribute: Attribute) -> str:
     text = f"{_TYPES[attribute.type]} {attribute.name}"
-    if attribute.default is MISSING:
+    values = attribute.default if isinstance(attribute.default, tuple) else (attribute.default,)
+    if any(value is MISSING or (isinstance(value, float) and not math.isfinite(value)) for value in values):
         return text
     default = list(attribute.default) if isinstance(attribute.default, tuple) else attribute.default
     return f"{text}={default!r}"

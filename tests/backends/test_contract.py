@@ -20,6 +20,13 @@ class TestOnnxRuntime(InferContract):
         pytest.importorskip("onnxruntime")
 
 
+class TestOnnxRuntimeFixedBatch(TestOnnxRuntime):
+    """The same models with a batch of 1, for backends that take no other."""
+
+    dynamic_batch = False
+    leak_cycles = 50
+
+
 class TestOpenVino(InferContract):
     backend = "openvino"
 

@@ -1,4 +1,4 @@
-"""A process that ends while daemon threads run models."""
+"""A process that ends while daemon threads run models, and while its exit handlers do."""
 
 from __future__ import annotations
 
@@ -40,3 +40,31 @@ def test_daemon_threads_that_run_models(tmp_path: Path, backend: str) -> None:
     # ONNX Runtime reports that Wine has no DXGI.
     errors = [line for line in done.stderr.splitlines() if "DXGI" not in line]
     assert (done.returncode, done.stdout, errors) == (0, "end\n", [])
+
+
+LAST_RUN = """
+import atexit, sys
+sys.path.insert(0, sys.argv[3])
+import numpy as np, infersdk
+from onnx_models import node, save, value
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+x, y = value("x", [1, 8]), value("y", [1, 8])
+infersdk.load(save(folder / "plain.onnx", [node("Relu", "x", "y")], [x], [y]), sys.argv[2]).close()
+
+@atexit.register
+def last_run():
+    print(infer(np.full((1, 8), 9, "float32"))["y"].max())
+
+from custom_operators import HSwish, swish_model
+infer = infersdk.load(swish_model(folder / "m.onnx"), sys.argv[2], custom_ops=[HSwish])
+"""
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_custom_operator_in_an_exit_handler(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    command = [sys.executable, "-c", LAST_RUN, str(tmp_path), backend, str(Path(__file__).parents[1])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "9.0\n"

@@ -1,7 +1,8 @@
-"""CUDA kernels in source: compiled without a GPU, cached by content, and errors with the output of the compiler."""
+"""Kernels in source: compiled without a GPU, cached by content, and errors with the output of the compiler."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 
 from infersdk.core.cache import Cache
-from infersdk.custom_ops import CudaSource, CustomOp, Launch
-from infersdk.custom_ops.compiling import compile_cuda, nvcc_path, nvrtc_path
+from infersdk.custom_ops import CSource, CudaSource, CustomOp, Launch
+from infersdk.custom_ops.compiling import compile_c, compile_cuda, nvcc_path, nvrtc_path
 from infersdk.custom_ops.kernels import launch_rule
 from infersdk.errors import CustomOpError
 
@@ -75,6 +76,41 @@ for compiler in ("auto", "nvrtc"):
     first, second = said.stdout.splitlines()
     assert 'pip install "infersdk[nvrtc]" for NVRTC, or put nvcc on PATH' in first
     assert "requires the compiler 'nvrtc', which is not installed" in second
+
+
+# ---- C ----
+
+C_CODE = """
+#include "factor.h"
+#ifndef GIVEN
+#error "not given"
+#endif
+int f(void) { return FACTOR; }
+"""
+
+
+def test_headers_beside_the_file_and_a_compiler_with_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CC", "cc -DGIVEN")
+    (tmp_path / "factor.h").write_text("#define FACTOR 2\n")
+    (file := tmp_path / "f.c").write_text(C_CODE)
+    assert compile_c(CSource(file, "f"), "tests::f")[:4] == b"\x7fELF"
+
+
+def test_options_name_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "libg.so").write_bytes(compile_c(CSource("int g(void) { return 3; }", "g"), "tests::g"))
+    options = ("-Wl,--as-needed", f"-L{tmp_path}", "-lg", f"-Wl,-rpath,{tmp_path}")
+    (file := tmp_path / "f.so").write_bytes(
+        compile_c(CSource("int g(void); int f(void) { return g(); }", "f", options=options), "tests::f")
+    )
+    assert ctypes.CDLL(str(file)).f() == 3
+
+
+def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "nonesuch -m64")
+    with pytest.raises(CustomOpError, match="tests::f: the C compiler 'nonesuch' for its kernel is not installed"):
+        compile_c(CSource(C_CODE, "f"), "tests::f")
 
 
 # ---- launches ----

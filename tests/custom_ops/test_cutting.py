@@ -16,15 +16,19 @@ from infersdk import Tensor
 from infersdk.backends._trt.options import Options
 from infersdk.core.device import Device
 from infersdk.core.model_source import ModelSource
-from infersdk.custom_ops import CFunction
+from infersdk.custom_ops import CFunction, CustomOp
 from infersdk.custom_ops.cut_infer import CutInfer
 from infersdk.custom_ops.cutting import KernelCall, Segment
-from infersdk.errors import CustomKernelError, CustomOpError, ModelFormatError, PrecisionUnavailableError
+from infersdk.errors import (
+    CustomKernelError,
+    CustomOpError,
+    ModelFormatError,
+    PrecisionUnavailableError,
+    ShapeError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from infersdk.custom_ops import CustomOp
 
 onnx = pytest.importorskip("onnx")
 
@@ -162,6 +166,78 @@ def test_sizes_are_worked_out_where_they_are_needed(tmp_path: Path) -> None:
         assert infer.plan.segments[1].inputs == ("x", "b")
         x = np.ones((2, 8), "float32")
         np.testing.assert_allclose(infer(x)["y"], swish(x), atol=1e-6)
+
+
+def test_a_value_of_which_only_the_size_is_needed_after_the_cut(tmp_path: Path) -> None:
+    nodes = [
+        plain("Relu", "x", "a"), plain("ReduceSum", "a", "sum", keepdims=1), node(HSwish, ["sum"], ["b"], "one"),
+        plain("Shape", "a", "s"), plain("Expand", "b s", "y"),
+    ]  # fmt: skip
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n", 8])}, {"y": ("float32", ["n", 8])})
+    x = np.ones((2, 8), "float32")
+    with load(path) as infer:
+        assert infer.plan.segments[1].inputs == ("a", "b")
+        np.testing.assert_array_equal(infer(x)["y"], np.full((2, 8), 16))
+
+
+def test_weights_that_are_inputs_and_outputs_too(tmp_path: Path) -> None:
+    """As files of IR version 3 have them. A kernel reads one, and a segment the other."""
+    nodes = [node(Everything, ["x", "w"], ["b", "count"], "all", whole=1), plain("Add", "b v", "y")]
+    weights = {"w": np.arange(4), "v": np.ones(3, "float32")}
+    path = save_model(
+        tmp_path / "m.onnx",
+        nodes,
+        {"x": ("float32", ["n", 3]), "w": ("int64", [4]), "v": ("float32", [3])},
+        {"y": ("float32", ["n", 3]), "count": ("int32", [4]), "v": ("float32", [3])},
+        weights,
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3), dtype="float32")
+    with load(path) as infer, infersdk.load(path, "onnxruntime", custom_ops=OPS) as whole:
+        assert [spec.name for spec in infer.input_specs] == ["x"]
+        for name, array in whole(x).items():
+            np.testing.assert_allclose(infer(x)[name], array, atol=1e-6)
+
+
+class Flat(CustomOp):
+    """All values in one row; so its first dimension is not the batch."""
+
+    domain = "tests.custom"
+    inputs = {"x": "float32"}
+    outputs = {"y": "float32"}
+
+    def shape(self, x: Any) -> Any:
+        return (x.size,)
+
+    def cpu(self, x: Any, y: Any) -> None:
+        y[...] = x.ravel()
+
+
+class Sum(CustomOp):
+    """The sum over the batch, of shape (1, columns)."""
+
+    domain = "tests.custom"
+    inputs = {"x": "float32"}
+    outputs = {"y": "float32"}
+
+    def shape(self, x: Any) -> Any:
+        return 1, x[1]
+
+    def cpu(self, x: Any, y: Any) -> None:
+        y[...] = x.sum(0)
+
+
+@pytest.mark.parametrize(("op", "shape"), [(Flat, ["k"]), (Sum, [1, 4])])
+def test_values_at_a_cut_without_the_batch(
+    tmp_path: Path, backend: str, op: type[CustomOp], shape: list[int | str]
+) -> None:
+    nodes = [node(op, ["x"], ["a"], "one"), plain("Neg", "a", "y")]
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", ["n", 4])}, {"y": ("float32", shape)})
+    with infersdk.load(path, backend, custom_ops=[op], cut_custom_ops=True, max_batch=2) as infer:
+        assert infer.max_batch == 2
+        x = np.arange(8, dtype="float32").reshape(2, 4)
+        np.testing.assert_array_equal(infer(x)["y"], -x.ravel() if op is Flat else -x.sum(0, keepdims=True))
+        with pytest.raises(ShapeError, match="a batch of 3 for input 'x' is more than max_batch=2"):
+            infer(np.ones((3, 4), "float32"))
 
 
 def test_functions_of_the_model_are_put_in_place(tmp_path: Path) -> None:

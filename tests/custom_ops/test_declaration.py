@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from custom_operators import Everything, HSwish
 
-from infersdk.custom_ops import CustomOp
+from infersdk.custom_ops import CSource, CustomOp
 from infersdk.errors import CustomOpError
 
 
@@ -27,6 +27,8 @@ def test_what_a_declaration_says() -> None:
     assert [s.outputs for s in Everything.signatures()] == [("float32", "int32"), ("float64", "int32")]
     assert HSwish(alpha=0.25).values() == {"alpha": 0.25, "beta": 0.5}
     assert HSwish() == HSwish(beta=0.5)
+    assert HSwish(beta=-0.0) != HSwish(beta=0.0)
+    assert len({HSwish(), HSwish(beta=0.5), HSwish(beta=-0.0), HSwish(beta=0.0)}) == 3
     assert HSwish(alpha=0.1).alpha == np.float32(0.1)  # as ONNX keeps it
     assert Everything(whole=2, wholes=[1, 2]).wholes == (1, 2)
     with pytest.raises(AttributeError):
@@ -71,6 +73,7 @@ def test_inheritance() -> None:
         ({"cpu": None}, "it has no kernel"),
         ({"cpu": 3}, "cpu is 3; it is a method, a CFunction or a CSource"),
         ({"cuda": lambda self: None}, "it is a CudaSource or a CFunction"),
+        ({"cpu": CSource("", "f", options="-O2 -g")}, "options of cpu are '-O2 -g'; write a tuple, .'-O2', '-g'.$"),
         ({"__annotations__": {"alpha": "complex"}}, "attribute 'alpha' is annotated complex"),
         ({"__annotations__": {"alpha": "list[int]"}}, "attribute 'alpha' is annotated"),
         ({"__annotations__": {"alpha": "tuple[int | None, ...]"}}, "is annotated tuple.int | None, ...."),

@@ -167,12 +167,16 @@ def test_a_type_that_it_does_not_take(tmp_path: Path, backend: str) -> None:
         (CFunction("/no/such/lib.so", "f"), "its library '/no/such/lib.so' cannot be loaded"),
         (CSource(C_SOURCE, "nonesuch"), "its source has no function 'nonesuch'; declare it as int32_t nonesuch"),
         (CSource("int f(;", "f"), "does not compile its kernel:.*error"),
+        (CSource("int g(void); int f(void) { return g(); }", "f"), "its options, cannot be loaded: .*symbol: g"),
         (CSource(Path("/no/such/file.c"), "f"), "cannot read the source '/no/such/file.c': No such file"),
+        (CSource(Path("latin1.c"), "f"), "the source 'latin1.c' is not in UTF-8: .*; save it in UTF-8"),
     ],
 )  # fmt: skip
-def test_a_library_that_is_none(tmp_path: Path, function: Any, message: str) -> None:
+def test_a_library_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("latin1.c").write_text("// é", "latin-1")
     op = type("HardSwishInC", (HardSwishInC,), {"cpu": function})
-    with pytest.raises(CustomOpError, match=f"(?s){message}"):
+    with pytest.raises(CustomOpError, match=f"(?s)tests.custom::HardSwishInC: .*{message}"):
         infersdk.load(swish_model(tmp_path / "m.onnx", op), "onnxruntime", custom_ops=[op])
 
 
@@ -197,6 +201,17 @@ def test_a_kernel_that_raises(tmp_path: Path, backend: str) -> None:
             infer(X)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
         np.testing.assert_allclose(infer(X)["y"], swish(X), atol=1e-6)  # it stays usable
+
+
+@pytest.mark.parametrize("front", ["", "a"])
+def test_a_long_message_is_cut_between_characters(tmp_path: Path, backend: str, front: str) -> None:
+    def cpu(self: Any, x: Any, y: Any) -> None:
+        raise ValueError(front + "é" * 2000)
+
+    with infersdk.load(swish_model(tmp_path / "m.onnx"), backend, custom_ops=[variant(cpu=cpu)]) as infer:
+        with pytest.raises(CustomKernelError, match="ValueError: a?éé") as caught:
+            infer(X)
+        assert isinstance(caught.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])

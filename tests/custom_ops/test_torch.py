@@ -87,6 +87,71 @@ def test_symbolic_sizes() -> None:
     np.testing.assert_allclose(exported.module()(a, b).numpy(), 2 * torch.cat([a, b])[::2].numpy())
 
 
+class Sign(CustomOp):
+    domain = "tests.torch_only"
+    inputs = {"x": "float32"}
+    outputs = {"y": "float32"}
+    value: float
+
+    def shape(self, x: Any) -> Any:
+        return x
+
+    def cpu(self, x: Any, y: Any) -> None:
+        y[...] = np.copysign(1, self.value)
+
+
+def test_negative_zero_is_another_value() -> None:
+    sign = torch_operator(Sign)
+    assert [sign(torch.ones(1), value=value).item() for value in (0.0, -0.0)] == [1, -1]
+
+
+class Above(CustomOp):
+    domain = "tests.torch_only"
+    inputs = {"x": "float32"}
+    outputs = {"y": "float32"}
+    low: float = -np.inf
+    others: tuple[float, ...] = (1.0, np.nan)
+    factor: float = 2.0
+
+    def shape(self, x: Any) -> Any:
+        return x
+
+    def cpu(self, x: Any, y: Any) -> None:
+        y[...] = self.factor * np.maximum(x, self.low)
+
+
+def test_an_infinite_default_must_be_given() -> None:
+    above = torch_operator(Above)
+    assert above(torch.ones(1), low=-np.inf, others=[np.nan]).item() == 2
+    with pytest.raises(RuntimeError, match="missing value for argument 'low'"):
+        above(torch.ones(1), others=[np.nan])
+
+
+class Sevens(CustomOp):
+    domain = "tests.torch_only"
+    inputs = {}
+    outputs = {"y": "float32"}
+    count: int = 3
+
+    def shape(self) -> Any:
+        return (self.count,)
+
+    def cpu(self, y: Any) -> None:
+        y.fill(7)
+
+
+def test_without_inputs() -> None:
+    sevens = torch_operator(Sevens)
+    assert sevens(count=2).tolist() == [7, 7]
+
+    class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x + sevens()
+
+    exported = torch.export.export(Module(), (torch.ones(3),))
+    assert exported.module()(torch.ones(3)).tolist() == [8, 8, 8]
+
+
 def test_declared_anew() -> None:
     def declare(factor: float) -> type[CustomOp]:
         def cpu(self: Any, x: Any, y: Any) -> None:

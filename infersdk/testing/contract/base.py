@@ -112,7 +112,7 @@ class ContractBase:
     @pytest.fixture
     def net(self, model: Callable[[str], Path]) -> Iterator[Infer]:
         """The small network, with memory for `max_batch`."""
-        with self.load(model("net"), max_batch=self.max_batch) as infer:
+        with self.load(model("net"), max_batch=self._batches[-1]) as infer:
             yield infer
 
     def images(self, count: int, seed: int = 0) -> npt.NDArray[np.float32]:

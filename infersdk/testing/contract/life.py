@@ -44,7 +44,7 @@ class LifeContract(ContractBase):
     def test_clones_outlive_the_original(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
         x = self.images(1)
         want = reference("net", x=x)["y"]
-        infer = self.load(model("net"), max_batch=self.max_batch)
+        infer = self.load(model("net"), max_batch=self._batches[-1])
         infer(x)
         twin = infer.clone()
         third = twin.clone()
@@ -116,7 +116,7 @@ class LifeContract(ContractBase):
         path, x = model("wide"), np.ones((1, 512), np.float32)
 
         def cycle() -> None:
-            with self.load(path, max_batch=self.max_batch) as infer:
+            with self.load(path, max_batch=self._batches[-1]) as infer:
                 infer(x)
                 with infer.clone() as twin:
                     twin(x)

@@ -46,7 +46,7 @@ class ResultContract(ContractBase):
 
     def test_several_inputs_and_outputs(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
         rng = np.random.default_rng(5)
-        with self.load(model("two"), precision=None, max_batch=self.max_batch) as infer:
+        with self.load(model("two"), precision=None, max_batch=self._batches[-1]) as infer:
             for count in self._batches:
                 given = {
                     "scale": rng.standard_normal((count, 3, 1, 1), dtype=np.float32),

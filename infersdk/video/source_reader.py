@@ -26,7 +26,9 @@ from .frames import DeviceFrame, Frame
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "packets_of", "turn_of"]
+__all__ = [
+    "TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "is_camera", "packets_of", "turn_of",
+]  # fmt: skip
 
 FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
 
@@ -114,7 +116,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
         if scheme and scheme[1].lower() == "file":
             raise ConfigError(f"{self.source!r} is the address of a file; give its path, without {scheme[0]!r}")
-        camera = self.source.startswith("/dev/")
+        camera = is_camera(self.source)
         if drop not in (None, "never", "oldest"):
             raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
         if drop_after is not None:
@@ -317,6 +319,11 @@ class SourceReader(ABC, Generic[FrameKind]):
     def __repr__(self) -> str:
         rate = f", {self.fps:g} fps" if self.fps else ""
         return f"<{type(self).__name__} {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
+
+
+def is_camera(source: str) -> bool:
+    """Whether a path is that of a device, and not of a file such as those in /dev/shm."""
+    return source.startswith("/dev/") and not os.path.isfile(source)
 
 
 def check_seconds(name: str, seconds: float, *, zero: bool = True) -> None:

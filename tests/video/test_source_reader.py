@@ -1,12 +1,19 @@
-"""The times of frames, for sources that do not give each frame one."""
+"""Files and cameras, and the times of frames, for sources that do not give each frame one."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+import time
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from infersdk.errors import ConfigError
+from infersdk.video import VideoReader, VideoWriter
 from infersdk.video.source_reader import Clock, Decoded
 
 
@@ -38,3 +45,19 @@ def test_what_is_counted() -> None:
     decoded = Decoded()
     assert [decoded.add(at, 10.0) for at in (0.0, 0.2, 0.1)] == [0, 1, 2]
     assert (decoded.frames, decoded.end) == (3, pytest.approx(0.3))
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="this system has no /dev/shm")
+def test_a_file_below_dev_is_no_camera() -> None:
+    pytest.importorskip("av")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "a.mp4")
+        with VideoWriter(path) as writer:
+            for _ in range(30):
+                writer.write(np.zeros((48, 64, 3), np.uint8))
+        with VideoReader(path, prefetch=2) as reader:
+            assert (reader.live, reader.frames) == (False, 30)
+            time.sleep(0.3)  # in which a live source would drop frames
+            assert [frame.number for frame in reader] == list(range(30))
+        with pytest.raises(ConfigError, match="is a file; leave it out"):
+            VideoReader(path, drop="oldest")

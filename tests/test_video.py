@@ -132,6 +132,22 @@ def test_nv12_is_the_same_image(tmp_path: Path) -> None:
     np.testing.assert_allclose(luma, [16 + (20 + 11 * n) * 219 / 255 for n in range(20)], atol=2)
 
 
+def test_frames_share_no_memory_with_the_decoder(tmp_path: Path) -> None:
+    """Each frame of QuickTime Animation changes a part of the one before."""
+    with av.open(str(tmp_path / "a.mov"), "w") as container:
+        stream = container.add_stream("qtrle", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "rgb24"
+        for number in range(6):
+            pixels = image(3)
+            pixels[40:44, number : number + 4] = 255
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    with VideoReader(tmp_path / "a.mov", prefetch=1) as reader:
+        for frame in reader:
+            assert (frame.pixels[:40] == image(3)[:40]).all(), f"frame {frame.number}"
+            frame.pixels[:40] = 0
+
+
 @pytest.mark.parametrize("size", [(63, 47), (64, 47), (1, 1)])
 def test_odd_sides_are_made_even(size: tuple[int, int], tmp_path: Path) -> None:
     path = write(tmp_path / "a.mp4", 3, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import socket
@@ -32,7 +33,7 @@ from infersdk.errors import (
     ShapeError,
     VideoError,
 )
-from infersdk.image import HostImage
+from infersdk.image import HostImage, read_image
 from infersdk.video import Frame, Prefetch, VideoReader, VideoWriter, nvdec, paired
 
 av = pytest.importorskip("av")
@@ -621,6 +622,19 @@ def test_another_size_and_a_closed_writer(tmp_path: Path) -> None:
     with pytest.raises(ClosedError):
         next(reader)
     reader.close()
+
+
+def test_images_that_were_decoded_at_a_reduced_size(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.fromarray(image(0, (96, 64))).save(file, "JPEG")
+    reduced = read_image(file.getvalue(), at_least=lambda size: (24, 16))
+    with VideoWriter(tmp_path / "a.mp4") as writer:
+        writer.write(reduced)
+        assert writer.size == (24, 16)
+        with pytest.raises(ShapeError, match=r"of \(96, 64\) does not fit a video of \(24, 16\)"):
+            writer.write(image(0, (96, 64)))
+    with VideoReader(tmp_path / "a.mp4") as reader:
+        assert [frame.size for frame in reader] == [reader.size] == [(24, 16)]
 
 
 def test_an_encoder_that_fails_says_so_and_leaves_nothing(tmp_path: Path) -> None:

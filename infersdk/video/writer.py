@@ -145,10 +145,10 @@ class VideoWriter:
         if not self._finalizer.alive:
             raise ClosedError(f"the video {str(self.path)!r} was closed; make a new VideoWriter")
         self._encoder.check(self.path)
-        self.size = self.size or image.size
-        if image.size != self.size:
+        self.size = self.size or image.pixel_size
+        if image.pixel_size != self.size:
             raise ShapeError(
-                f"an image of {image.size} does not fit a video of {self.size}, (width, height); resize it first"
+                f"an image of {image.pixel_size} does not fit a video of {self.size}, (width, height); resize it first"
             )
         if time is None:
             at = self._at + self._step

@@ -764,6 +764,13 @@ def test_prefetch_that_drops_keeps_the_newest_and_counts() -> None:
     assert prefetch.dropped == 95
 
 
+def test_prefetch_keeps_an_item() -> None:
+    prefetch = Prefetch(range(3), 5)
+    assert prefetch.next_within(5, keep=True) == 0
+    assert prefetch.next_within(5, keep=True) == 0
+    assert list(prefetch) == [0, 1, 2]
+
+
 def test_prefetch_passes_items_on_in_its_own_thread() -> None:
     """In their order, those that wait already first."""
     threads: set[str] = set()

@@ -156,14 +156,13 @@ class SourceReader(ABC, Generic[FrameKind]):
             frames, prefetch, drop_oldest=drops, expired=lambda frame: time.monotonic() - frame.decoded > longest
         )
         try:
-            first = self._take()  # only it shows whether there is a frame, and how it is turned
+            # Only the first frame shows whether there is one, and how it is turned.
+            self.size: tuple[int, int] = self._take(keep=True).size
         except StopIteration:
             raise VideoError(f"{self._shown!r} has no frame that can be decoded") from None
         except BaseException:
             self._buffer.close(0)
             raise
-        self.size: tuple[int, int] = first.size
-        self._first: list[FrameKind] = [first]  # until it is taken
 
     @abstractmethod
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[FrameKind, None, None]:
@@ -237,9 +236,9 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     # ---- frames ----
 
-    def _take(self) -> FrameKind:
+    def _take(self, *, keep: bool = False) -> FrameKind:
         with self._patient():
-            return self._buffer.next_within(self._patience)
+            return self._buffer.next_within(self._patience, keep=keep)
 
     @contextlib.contextmanager
     def _patient(self) -> Iterator[None]:
@@ -262,8 +261,6 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     def __next__(self) -> FrameKind:
         self._check_open()
-        with contextlib.suppress(IndexError):
-            return self._first.pop()
         try:
             return self._take()
         except StopIteration:
@@ -276,8 +273,6 @@ class SourceReader(ABC, Generic[FrameKind]):
         Errors of `receive` end it, and are raised here.
         """
         self._check_open()
-        if self._first:
-            receive(self._first.pop())
         with self._patient():
             self._buffer.pass_to(receive, self._patience)
         self._check_end()

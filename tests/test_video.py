@@ -101,6 +101,18 @@ def test_colours_come_back(height: int, codec: str | None, tmp_path: Path) -> No
                 np.testing.assert_allclose(got.reshape(-1, 3).mean(0), colour, atol=6)
 
 
+def test_both_channel_orders_are_written_alike(tmp_path: Path) -> None:
+    colours = [(255, 255, 255), (64, 64, 64), (255, 0, 0), (0, 0, 255), (200, 60, 30)]
+    for order, step in (("rgb", 1), ("bgr", -1)):
+        with VideoWriter(tmp_path / f"{order}.avi", (64, 48), codec="ffv1") as writer:  # without loss
+            for colour in colours:
+                writer.write(np.full((48, 64, 3), colour[::step], np.uint8), channel_order=order)
+    with VideoReader(tmp_path / "rgb.avi") as one, VideoReader(tmp_path / "bgr.avi") as other:
+        for frame, same, colour in zip(one, other, colours, strict=True):
+            np.testing.assert_array_equal(same.pixels, frame.pixels)
+            np.testing.assert_allclose(frame.pixels.reshape(-1, 3).mean(0), colour, atol=2)
+
+
 def test_all_that_is_a_image_can_be_written(tmp_path: Path) -> None:
     rgb = np.zeros((48, 64, 3), np.uint8)
     rgb[:, :, 0] = 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import socket
@@ -32,7 +33,7 @@ from infersdk.errors import (
     ShapeError,
     VideoError,
 )
-from infersdk.image import HostImage
+from infersdk.image import HostImage, read_image
 from infersdk.video import Frame, Prefetch, VideoReader, VideoWriter, nvdec, paired
 
 av = pytest.importorskip("av")
@@ -100,6 +101,18 @@ def test_colours_come_back(height: int, codec: str | None, tmp_path: Path) -> No
                 np.testing.assert_allclose(got.reshape(-1, 3).mean(0), colour, atol=6)
 
 
+def test_both_channel_orders_are_written_alike(tmp_path: Path) -> None:
+    colours = [(255, 255, 255), (64, 64, 64), (255, 0, 0), (0, 0, 255), (200, 60, 30)]
+    for order, step in (("rgb", 1), ("bgr", -1)):
+        with VideoWriter(tmp_path / f"{order}.avi", (64, 48), codec="ffv1") as writer:  # without loss
+            for colour in colours:
+                writer.write(np.full((48, 64, 3), colour[::step], np.uint8), channel_order=order)
+    with VideoReader(tmp_path / "rgb.avi") as one, VideoReader(tmp_path / "bgr.avi") as other:
+        for frame, same, colour in zip(one, other, colours, strict=True):
+            np.testing.assert_array_equal(same.pixels, frame.pixels)
+            np.testing.assert_allclose(frame.pixels.reshape(-1, 3).mean(0), colour, atol=2)
+
+
 def test_all_that_is_a_image_can_be_written(tmp_path: Path) -> None:
     rgb = np.zeros((48, 64, 3), np.uint8)
     rgb[:, :, 0] = 200
@@ -130,6 +143,22 @@ def test_nv12_is_the_same_image(tmp_path: Path) -> None:
     assert frames[3].size == (64, 48)
     luma = [frame.pixels[:48].mean() for frame in frames]
     np.testing.assert_allclose(luma, [16 + (20 + 11 * n) * 219 / 255 for n in range(20)], atol=2)
+
+
+def test_frames_share_no_memory_with_the_decoder(tmp_path: Path) -> None:
+    """Each frame of QuickTime Animation changes a part of the one before."""
+    with av.open(str(tmp_path / "a.mov"), "w") as container:
+        stream = container.add_stream("qtrle", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "rgb24"
+        for number in range(6):
+            pixels = image(3)
+            pixels[40:44, number : number + 4] = 255
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode(None))
+    with VideoReader(tmp_path / "a.mov", prefetch=1) as reader:
+        for frame in reader:
+            assert (frame.pixels[:40] == image(3)[:40]).all(), f"frame {frame.number}"
+            frame.pixels[:40] = 0
 
 
 @pytest.mark.parametrize("size", [(63, 47), (64, 47), (1, 1)])
@@ -607,6 +636,19 @@ def test_another_size_and_a_closed_writer(tmp_path: Path) -> None:
     reader.close()
 
 
+def test_images_that_were_decoded_at_a_reduced_size(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    Image.fromarray(image(0, (96, 64))).save(file, "JPEG")
+    reduced = read_image(file.getvalue(), at_least=lambda size: (24, 16))
+    with VideoWriter(tmp_path / "a.mp4") as writer:
+        writer.write(reduced)
+        assert writer.size == (24, 16)
+        with pytest.raises(ShapeError, match=r"of \(96, 64\) does not fit a video of \(24, 16\)"):
+            writer.write(image(0, (96, 64)))
+    with VideoReader(tmp_path / "a.mp4") as reader:
+        assert [frame.size for frame in reader] == [reader.size] == [(24, 16)]
+
+
 def test_an_encoder_that_fails_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_text("what was there")
     writer = VideoWriter(tmp_path / "a.mp4", codec="libx264", options={"preset": "nonesuch"})
@@ -732,6 +774,13 @@ def test_prefetch_that_drops_keeps_the_newest_and_counts() -> None:
     assert done.wait(5)
     assert list(prefetch) == [95, 96, 97, 98, 99]
     assert prefetch.dropped == 95
+
+
+def test_prefetch_keeps_an_item() -> None:
+    prefetch = Prefetch(range(3), 5)
+    assert prefetch.next_within(5, keep=True) == 0
+    assert prefetch.next_within(5, keep=True) == 0
+    assert list(prefetch) == [0, 1, 2]
 
 
 def test_prefetch_passes_items_on_in_its_own_thread() -> None:

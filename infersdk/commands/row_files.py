@@ -82,7 +82,7 @@ def _csv_lines(path: Path) -> Iterator[Emit]:
                 nonlocal header, place
                 if (name := row.get("image") or row.get("stream")) is None:  # a summary
                     return
-                place = {"source": name} | {key: row[key] for key in ("frame", "time") if key in row}
+                place = {"source": name} | {key: row[key] for key in ("frame", "time", "clock") if key in row}
                 for result in row.get("results", ()):
                     cells = place | dict(_flat("", result))
                     columns.update(dict.fromkeys(cells))

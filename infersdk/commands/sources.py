@@ -156,7 +156,7 @@ def _is_image(source: str | bytes) -> bool:
 
 def _file_name(name: str, suffix: str) -> PurePosixPath:
     """A file name for the drawing of a URL or a camera: its letters and digits, and a suffix."""
-    path = urlsplit(name).path if is_http(name) else name
+    path = urlsplit(name).path if is_http(name) else without_password(name)
     stem, own = os.path.splitext(PurePosixPath(path).name if is_http(name) else path)
     known = own.lower() in (IMAGE_SUFFIXES if suffix == ".png" else VIDEO_SUFFIXES)
     text = re.sub(r"[^A-Za-z0-9.-]+", "_", stem if known else stem + own).strip("_.") or "image"
@@ -191,7 +191,8 @@ def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | N
             raise ConfigError(f"{source.name!r} would be overwritten by its drawing; give another folder to -o")
         if taken.setdefault(target, source.name) != source.name:
             raise ConfigError(
-                f"{taken[target]!r} and {source.name!r} would both be written to {str(path)!r}; draw them apart"
+                f"{without_password(taken[target])!r} and {without_password(source.name)!r} would both be written to "
+                f"{str(path)!r}; draw them apart"
             )
     return list(paths)
 

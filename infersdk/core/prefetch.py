@@ -96,11 +96,13 @@ class _Queue(Generic[T]):
                 self.receive = None  # it may refer to the caller, which has this queue
         self._raise_error()
 
-    def take(self, timeout: float | None = None) -> T:
+    def take(self, timeout: float | None = None, *, keep: bool = False) -> T:
         with self.lock:
             if not self.changed.wait_for(lambda: self.items or self.ended or self.stopped, timeout):
                 raise NoItemError
             if self.items and not self.stopped:
+                if keep:
+                    return self.items[0]
                 self._drop_expired()
                 self.changed.notify_all()
                 return self.items.popleft()
@@ -169,9 +171,13 @@ class Prefetch(Generic[T]):
     def __next__(self) -> T:
         return self._queue.take()
 
-    def next_within(self, seconds: float | None) -> T:
-        """As `next()`. Raises NoItemError if none has come for so many seconds; None waits for ever."""
-        return self._queue.take(seconds)
+    def next_within(self, seconds: float | None, *, keep: bool = False) -> T:
+        """As `next()`. Raises NoItemError if none has come for so many seconds; None waits for ever.
+
+        Args:
+            keep: the item stays in the queue.
+        """
+        return self._queue.take(seconds, keep=keep)
 
     def pass_to(self, receive: Callable[[T], object], timeout: float | None = None) -> None:
         """Calls `receive` with all further items, in the thread that runs `source`; returns at the end.

@@ -277,8 +277,8 @@ def _from_stream(stream: Any, at_least: SizeLimit | None) -> HostImage:
         data = stream.read()
     except UnicodeDecodeError:  # it is open in text mode
         data = ""
-    except (OSError, ValueError) as error:  # ValueError: it is closed
-        raise ImageError(f"{what}: cannot be read: {error}") from None
+    except Exception as error:  # a stream that unpacks or downloads its data has errors of any type
+        raise ImageError(f"{what}: cannot be read: {_reason(error)}") from error
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise ImageError(f"{what}: gives {type(data).__name__}, not bytes; open files in binary mode: open(path, 'rb')")
     return _decode_file(io.BytesIO(data), what, at_least)

@@ -129,8 +129,8 @@ def _pixels(converter: Any, frame: Any, target: str) -> npt.NDArray[np.uint8]:
     """The pixels of a decoded frame of PyAV. Those of one plane stay where the conversion has written them."""
     converted = converter.reformat(frame, format=target, threads=1)
     if converted is frame or target == "nv12":  # the decoder's memory, or two planes that are not adjacent
-        copied: npt.NDArray[np.uint8] = converted.to_ndarray()
-        return copied
+        pixels: npt.NDArray[np.uint8] = converted.to_ndarray()  # which copies two planes, but not one
+        return pixels if target == "nv12" else pixels.copy()
     (plane,) = converted.planes
     rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
     return rows[:, : 3 * plane.width].reshape(plane.height, plane.width, 3)

@@ -26,7 +26,9 @@ from .frames import DeviceFrame, Frame
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "packets_of", "turn_of"]
+__all__ = [
+    "TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "is_camera", "packets_of", "turn_of",
+]  # fmt: skip
 
 FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
 
@@ -114,7 +116,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
         if scheme and scheme[1].lower() == "file":
             raise ConfigError(f"{self.source!r} is the address of a file; give its path, without {scheme[0]!r}")
-        camera = self.source.startswith("/dev/")
+        camera = is_camera(self.source)
         if drop not in (None, "never", "oldest"):
             raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
         if drop_after is not None:
@@ -154,14 +156,13 @@ class SourceReader(ABC, Generic[FrameKind]):
             frames, prefetch, drop_oldest=drops, expired=lambda frame: time.monotonic() - frame.decoded > longest
         )
         try:
-            first = self._take()  # only it shows whether there is a frame, and how it is turned
+            # Only the first frame shows whether there is one, and how it is turned.
+            self.size: tuple[int, int] = self._take(keep=True).size
         except StopIteration:
             raise VideoError(f"{self._shown!r} has no frame that can be decoded") from None
         except BaseException:
             self._buffer.close(0)
             raise
-        self.size: tuple[int, int] = first.size
-        self._first: list[FrameKind] = [first]  # until it is taken
 
     @abstractmethod
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[FrameKind, None, None]:
@@ -235,9 +236,9 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     # ---- frames ----
 
-    def _take(self) -> FrameKind:
+    def _take(self, *, keep: bool = False) -> FrameKind:
         with self._patient():
-            return self._buffer.next_within(self._patience)
+            return self._buffer.next_within(self._patience, keep=keep)
 
     @contextlib.contextmanager
     def _patient(self) -> Iterator[None]:
@@ -260,8 +261,6 @@ class SourceReader(ABC, Generic[FrameKind]):
 
     def __next__(self) -> FrameKind:
         self._check_open()
-        with contextlib.suppress(IndexError):
-            return self._first.pop()
         try:
             return self._take()
         except StopIteration:
@@ -274,8 +273,6 @@ class SourceReader(ABC, Generic[FrameKind]):
         Errors of `receive` end it, and are raised here.
         """
         self._check_open()
-        if self._first:
-            receive(self._first.pop())
         with self._patient():
             self._buffer.pass_to(receive, self._patience)
         self._check_end()
@@ -317,6 +314,11 @@ class SourceReader(ABC, Generic[FrameKind]):
     def __repr__(self) -> str:
         rate = f", {self.fps:g} fps" if self.fps else ""
         return f"<{type(self).__name__} {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
+
+
+def is_camera(source: str) -> bool:
+    """Whether a path is that of a device, and not of a file such as those in /dev/shm."""
+    return source.startswith("/dev/") and not os.path.isfile(source)
 
 
 def check_seconds(name: str, seconds: float, *, zero: bool = True) -> None:

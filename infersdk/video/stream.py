@@ -16,6 +16,7 @@ from ..core.text import logger, without_password
 from ..errors import InferSDKError, Overloaded, VideoError
 from .nvdec import DeviceVideoReader
 from .reader import VideoReader
+from .source_reader import is_camera
 
 if TYPE_CHECKING:
     import os
@@ -116,7 +117,7 @@ class StreamSettings:
 def looks_live(source: Source) -> bool:
     """Whether a source that was never open is expected to be live: an address or a camera."""
     text = str(source)
-    return isinstance(source, int) or "://" in text or text.startswith("/dev/")
+    return isinstance(source, int) or "://" in text or is_camera(text)
 
 
 class Stream:

@@ -160,7 +160,7 @@ class Streams:
                 yield item
                 continue
             open_streams -= 1
-            if waiting and not looks_live(ready.source):
+            if waiting and ready in files:
                 waiting.popleft().start(submit)
             if self._on_end is not None:
                 self._on_end(ready.name)

@@ -45,6 +45,9 @@ _OPTIONS = {
 _TICKS = 60_000
 #: Seconds whose ticks no longer fit into 64 bits.
 _END = 2**63 / _TICKS
+#: FFmpeg's SWS_BILINEAR and SWS_ACCURATE_RND, which PyAV 17 does not name. Without the second one, FFmpeg converts BGR
+#: less exactly than RGB.
+_ACCURATE = 1 << 1 | 1 << 18
 _IMAGE_FORMATS = {"rgb": "rgb24", "bgr": "bgr24", "rgba": "rgba", "bgra": "bgra", "gray": "gray", "nv12": "nv12"}
 
 
@@ -145,10 +148,10 @@ class VideoWriter:
         if not self._finalizer.alive:
             raise ClosedError(f"the video {str(self.path)!r} was closed; make a new VideoWriter")
         self._encoder.check(self.path)
-        self.size = self.size or image.size
-        if image.size != self.size:
+        self.size = self.size or image.pixel_size
+        if image.pixel_size != self.size:
             raise ShapeError(
-                f"an image of {image.size} does not fit a video of {self.size}, (width, height); resize it first"
+                f"an image of {image.pixel_size} does not fit a video of {self.size}, (width, height); resize it first"
             )
         if time is None:
             at = self._at + self._step
@@ -271,7 +274,7 @@ class _Encoder:
         return stream
 
     def _encode(self, stream: Any, frame: Any) -> None:
-        converted = frame.reformat(format="yuv420p", dst_colorspace=self._matrix)
+        converted = frame.reformat(format="yuv420p", dst_colorspace=self._matrix, interpolation=_ACCURATE)
         converted.pts, converted.time_base = frame.pts, frame.time_base
         for packet in stream.encode(converted):
             self._container.mux(packet)

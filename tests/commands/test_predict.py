@@ -225,6 +225,15 @@ def test_lines_of_numbers_that_are_none_are_valid_json(tmp_path: Path) -> None:
     assert (tmp_path / "t.jsonl").read_text() == '{"image": "a", "results": [{"score": "nan"}]}\n'
 
 
+def test_rows_of_a_live_source_have_the_time_of_day(tmp_path: Path) -> None:
+    with row_files(None, tmp_path / "t.csv", to_stdout=False) as emit:
+        assert emit is not None
+        emit({"stream": "a", "frame": 7, "time": 0.25, "clock": 1764500000.125, "results": [{"x": 1}]})
+    assert list(csv.reader((tmp_path / "t.csv").open())) == [
+        ["source", "frame", "time", "clock", "x"], ["a", "7", "0.25", "1764500000.125", "1"],
+    ]  # fmt: skip
+
+
 def test_columns_of_later_rows(tmp_path: Path) -> None:
     with row_files(None, tmp_path / "t.csv", to_stdout=False) as emit:
         assert emit is not None

@@ -147,6 +147,14 @@ def test_nothing_is_overwritten(tree: Path) -> None:
     assert drawn_paths([downloaded], Path(".")) == [Path("b.jpg")]
 
 
+def test_passwords_are_in_no_path(tree: Path) -> None:
+    cameras = ["rtsp://admin:secret@camera/hall", "rtsp://guest:secret@camera/hall"]
+    assert drawn_paths(find_sources([cameras[0], "a.mp4"]), Path("out"))[0] == Path("out/rtsp_camera_hall.mp4")
+    both = r"'rtsp://\*\*\*@camera/hall' and 'rtsp://\*\*\*@camera/hall' would both be written to"
+    with pytest.raises(ConfigError, match=both):
+        drawn_paths(find_sources(cameras), Path("out"))
+
+
 # ---- the commands ----
 
 

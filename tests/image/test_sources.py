@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import struct
@@ -239,6 +240,16 @@ def test_streams_that_give_no_image(tmp_path: Path) -> None:
         read_image(text)
     with pytest.raises(ImageError, match="not an image"):
         read_image(io.BytesIO())
+    packed = gzip.compress(png((50, 40)))
+    with gzip.open(io.BytesIO(packed[: len(packed) // 2])) as cut, pytest.raises(ImageError, match="EOFError"):
+        read_image(cut)
+    stored = io.BytesIO()
+    with zipfile.ZipFile(stored, "w") as archive:
+        archive.writestr("a.png", png())
+    damaged = stored.getvalue().replace(b"IDAT", b"XDAT")
+    message = "the ZipExtFile given: cannot be read: BadZipFile: Bad CRC-32"
+    with zipfile.ZipFile(io.BytesIO(damaged)).open("a.png") as member, pytest.raises(ImageError, match=message):
+        read_image(member)
 
 
 def test_tensors_on_the_host() -> None:

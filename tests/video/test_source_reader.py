@@ -1,12 +1,22 @@
-"""The times of frames, for sources that do not give each frame one."""
+"""Files and cameras, and the times of frames, for sources that do not give each frame one."""
 
 from __future__ import annotations
 
+import io
+import os
+import tempfile
+import time
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from waiting import until
+from web import content, served
 
+from infersdk.errors import ConfigError
+from infersdk.video import VideoReader, VideoWriter
 from infersdk.video.source_reader import Clock, Decoded
 
 
@@ -38,3 +48,39 @@ def test_what_is_counted() -> None:
     decoded = Decoded()
     assert [decoded.add(at, 10.0) for at in (0.0, 0.2, 0.1)] == [0, 1, 2]
     assert (decoded.frames, decoded.end) == (3, pytest.approx(0.3))
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="this system has no /dev/shm")
+def test_a_file_below_dev_is_no_camera() -> None:
+    pytest.importorskip("av")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "a.mp4")
+        with VideoWriter(path) as writer:
+            for _ in range(30):
+                writer.write(np.zeros((48, 64, 3), np.uint8))
+        with VideoReader(path, prefetch=2) as reader:
+            assert (reader.live, reader.frames) == (False, 30)
+            time.sleep(0.3)  # in which a live source would drop frames
+            assert [frame.number for frame in reader] == list(range(30))
+        with pytest.raises(ConfigError, match="is a file; leave it out"):
+            VideoReader(path, drop="oldest")
+
+
+def test_the_first_frame_of_a_live_source_is_dropped_as_others_are() -> None:
+    av = pytest.importorskip("av")
+    file = io.BytesIO()
+    with av.open(file, "w", format="h264") as container:  # it has no length, and so is live at an address
+        stream = container.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(30):
+            container.mux(stream.encode(av.VideoFrame(64, 48, "yuv420p")))
+        container.mux(stream.encode(None))
+    with served({"/a.h264": content(file.getvalue(), "video/h264")}) as address:
+        with VideoReader(f"{address}/a.h264", prefetch=3) as reader:
+            assert reader.live
+            until(lambda: reader.dropped == 27, 10)
+            assert [frame.number for frame in reader] == [27, 28, 29]
+        with VideoReader(f"{address}/a.h264", prefetch=30, drop_after=0.2) as reader:
+            time.sleep(1)
+            assert [frame.number for frame in reader] == [29]
+            assert reader.dropped == 29

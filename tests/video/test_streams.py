@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
+import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +370,22 @@ def test_a_source_that_was_never_there(tmp_path: Path) -> None:
     assert url in str(item.error)
     assert (health.state, health.connects) == ("failed", 0)
     assert 0.5 < time.monotonic() - begin < 10
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="this system has no /dev/shm")
+def test_a_file_below_dev_is_opened_once() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        video, text = write(Path(folder, "a.mp4"), 12), Path(folder, "b.mp4")
+        text.write_text("no video")
+        begin = time.monotonic()
+        with Streams({"video": video, "text": text}, give_up_after=20) as streams:
+            results = streams.run(Brightness())
+            items = by_stream(islice(results, 13))
+            assert next(results, None) is None
+    assert [item.frame.number for item in items["video"]] == list(range(12))
+    (failed,) = items["text"]
+    assert isinstance(failed.error, VideoError)
+    assert time.monotonic() - begin < 10, "it was not opened again"
 
 
 def test_the_address_of_a_file_is_not_tried_again() -> None:

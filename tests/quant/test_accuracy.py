@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from int8_processors import needs_exact_int8
 
 from accuracy import imagenet_top
 from infersdk import quant
@@ -15,7 +16,7 @@ from infersdk.models import Classifier, load
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-pytestmark = [pytest.mark.assets, pytest.mark.slow]
+pytestmark = [pytest.mark.assets, pytest.mark.slow, needs_exact_int8]
 
 
 def half(assets: Path, which: int) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import os
@@ -34,6 +35,7 @@ def fits_quotas(threads: int) -> bool:
     return all(threads <= quota for quota in _quotas())
 
 
+@functools.cache
 def processor_digest() -> str:
     """A digest of the processors' models and features, for caches that several machines share."""
     try:

@@ -230,8 +230,9 @@ class _Calls:
             status, message = ("OK", "") if refused is None else (refused.status.grpc, refused.message)
             if trace is not None:
                 trace.end(refused, notes, {"rpc.grpc.status": status})
-            self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
-                            client=context.peer(), **notes)  # fmt: skip
+            if self._log.enabled:  # the peer takes a call into gRPC
+                self._log.write("grpc", "POST", f"/{_SERVICE}/{name}", status, perf_counter() - started, error=message,
+                                client=context.peer(), **notes)  # fmt: skip
 
     def _start_trace(self, name: str, context: Any) -> RequestTrace | None:
         """Starts the span of an inference request."""

@@ -25,7 +25,7 @@ from ...image.batch import ImageBatch, shared_workers
 from ...image.uploads import bring_in
 from ..preprocessor import geometry_of_pixels
 from .buffer import HostOutputs
-from .placement import SAMPLE, LocationCost, WholeBatch
+from .placement import LocationCost, WholeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,14 +90,14 @@ class CudaInstance:
     def _queue(self, rows: Sequence[Row], workers: Workers) -> None:
         self._rows, self._measured = rows, None
         geometries = [row.geometry for row in rows]
-        images: list[HostImage] = []
         if isinstance(rows[0].image, DeviceImage):
             self._batch.fill(self._borrow([cast("DeviceImage", row.image) for row in rows], workers), geometries)
             location = "resident"
         else:
             images = [cast("HostImage", row.image) for row in rows]
-            location = self._location(images, geometries, workers)
-            self._fill(images, geometries)
+            sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
+            self._batch.fill([image.view() for image in images], sampled)
+            location = self._location(images, geometries[0].canvas, workers)
         started = perf_counter()
         self._bring_in(location, rows[0].geometry.canvas, len(rows), workers)
         if self._measured is not None:
@@ -115,10 +115,6 @@ class CudaInstance:
             self.stream.synchronize()
             self._measured.device = perf_counter() - started
         self._sizes_run.add((len(rows), rows[0].geometry.canvas))
-
-    def _fill(self, images: Sequence[HostImage], geometries: Sequence[Geometry]) -> None:
-        sampled = [geometry_of_pixels(image, geometry) for image, geometry in zip(images, geometries, strict=True)]
-        self._batch.fill([image.view() for image in images], sampled)
 
     def _borrow(self, images: list[DeviceImage], workers: Workers) -> list[ImageView]:
         """The views of images on the device; those that models share are copied there together first."""
@@ -165,22 +161,15 @@ class CudaInstance:
 
     # ---- where images are preprocessed ----
 
-    def _location(self, images: Sequence[HostImage], geometries: Sequence[Geometry], workers: Workers) -> str:
+    def _location(self, images: Sequence[HostImage], canvas: tuple[int, int], workers: Workers) -> str:
         if self._stages.preprocess != "auto":
             return self._stages.preprocess
         kind = sum(image.pixels.nbytes for image in images).bit_length(), is_page_locked(images[0].pixels)
         if kind in self._stages.locations:
             return self._stages.locations[kind]
-        canvas = geometries[0].canvas
         if (len(images), canvas) not in self._sizes_run:  # its first run prepares the size, and takes longer
             return "device"
-        few = slice(0, SAMPLE)
-        self._fill(images[few], geometries[few])
-        share = len(images) / len(images[few])
-        costs = {}
-        for location in ("device", "host"):
-            thread, total = self._cost(location, canvas, len(images), workers)
-            costs[location] = LocationCost(thread * share, total * share)
+        costs = {place: self._cost(place, canvas, len(images), workers) for place in ("device", "host")}
         self._measured = WholeBatch(kind, costs)
         return self._measured.faster_alone
 

@@ -14,12 +14,9 @@ from ...core.text import logger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["SAMPLE", "LocationCost", "WholeBatch"]
+__all__ = ["LocationCost", "WholeBatch"]
 
 _log = logger("infersdk.models")
-
-#: Images of a batch with which both locations are measured.
-SAMPLE = 8
 
 
 class LocationCost(NamedTuple):

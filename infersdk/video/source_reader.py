@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "is_camera", "packets_of", "turn_of",
+    "TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "is_camera", "packets_of",
+    "source_text", "turn_of",
 ]  # fmt: skip
 
 FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
@@ -105,17 +106,13 @@ class SourceReader(ABC, Generic[FrameKind]):
         timeout: float,
         options: Mapping[str, str] | None,
     ) -> None:
-        if isinstance(source, bool) or not isinstance(source, (str, bytes, os.PathLike, int)):
-            raise ConfigError(f"a video is a path, an address or the number of a camera, not {source!r}")
         self._closed = self._hangs = False
         self.damage = ""
-        self.source = f"/dev/video{source}" if isinstance(source, int) else os.fsdecode(source)
+        self.source = source_text(source)
         self._shown = without_password(self.source)
         if "\0" in self.source:  # where FFmpeg would end the path
             raise VideoError(f"{self._shown!r} cannot be opened as a video: the path has a null character")
-        scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
-        if scheme and scheme[1].lower() == "file":
-            raise ConfigError(f"{self.source!r} is the address of a file; give its path, without {scheme[0]!r}")
+        scheme = _scheme_of(self.source)
         camera = is_camera(self.source)
         if drop not in (None, "never", "oldest"):
             raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
@@ -314,6 +311,20 @@ class SourceReader(ABC, Generic[FrameKind]):
     def __repr__(self) -> str:
         rate = f", {self.fps:g} fps" if self.fps else ""
         return f"<{type(self).__name__} {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
+
+
+def source_text(source: object) -> str:
+    """The path or the address of a source. Raises ConfigError for other types, and for `file://`."""
+    if isinstance(source, bool) or not isinstance(source, (str, bytes, os.PathLike, int)):
+        raise ConfigError(f"a video is a path, an address or the number of a camera, not {source!r}")
+    text = f"/dev/video{source}" if isinstance(source, int) else os.fsdecode(source)
+    if (scheme := _scheme_of(text)) and scheme[1].lower() == "file":
+        raise ConfigError(f"{text!r} is the address of a file; give its path, without {scheme[0]!r}")
+    return text
+
+
+def _scheme_of(source: str) -> re.Match[str] | None:
+    return re.match(r"([a-z][a-z0-9+]+)://", source, re.IGNORECASE)
 
 
 def is_camera(source: str) -> bool:

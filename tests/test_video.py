@@ -265,6 +265,19 @@ def test_the_unit_of_times_is_no_rate(tmp_path: Path) -> None:
         assert (reader.fps, len(list(reader))) == (30.0, 1)
 
 
+def test_the_rate_of_irregular_times_in_a_file_that_states_none(tmp_path: Path) -> None:
+    """Browsers record such WebM files. FFmpeg takes the 1000 ticks a second for the rate."""
+    path = tmp_path / "a.webm"
+    with VideoWriter(path, (64, 48)) as writer:
+        for at in np.cumsum(np.random.default_rng(0).integers(17, 75, 30)) / 1000:
+            writer.write(image(3), at)
+    data = path.read_bytes()
+    assert data.count(b"\x23\xe3\x83\x84") == 1  # DefaultDuration of 4 bytes: the element Void takes its place
+    path.write_bytes(data.replace(b"\x23\xe3\x83\x84", b"\xec\x86\0\0"))
+    with VideoReader(path) as reader:
+        assert (reader.fps, reader.frames, len(list(reader))) == (None, None, 30)
+
+
 @pytest.mark.parametrize(("suffix", "fps"), [(".mp4", 144), (".mp4", 29.97), (".mkv", 700), (".avi", 29.97)])
 def test_times_that_follow_the_rate_do_not_drift(suffix: str, fps: float, tmp_path: Path) -> None:
     with VideoWriter(tmp_path / f"a{suffix}", (2, 2), fps) as writer:

@@ -211,7 +211,9 @@ class SourceReader(ABC, Generic[FrameKind]):
         context = stream.codec_context
         if even:
             check_even(context, self._shown)
-        rate = stream.average_rate or stream.guessed_rate
+        rate = stream.average_rate
+        if not rate and (guess := stream.guessed_rate) and guess * stream.time_base < 1:  # else it is that of ticks
+            rate = guess
         self.fps: float | None = float(rate) if rate and rate <= MAX_FPS else None
         length = stream.duration * stream.time_base if stream.duration else None
         if length is None and self._container.duration:

@@ -448,6 +448,23 @@ def test_a_cut_off_mp4(tmp_path: Path) -> None:
     assert 20 <= len(frames) <= 40
 
 
+def test_frames_that_an_mp4_file_leaves_out_are_no_damage(tmp_path: Path) -> None:
+    """Tools that trim a file without encoding write such ones: the first frames are there, and are not shown."""
+    path = noisy(tmp_path / "a.mp4")
+    with av.open(str(path)) as source, av.open(str(tmp_path / "b.mp4"), "w") as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                packet.pts, packet.dts = (at - round(4 / packet.time_base) for at in (packet.pts, packet.dts))
+                container.mux(packet)
+    with warnings.catch_warnings(), VideoReader(tmp_path / "b.mp4") as reader:
+        warnings.simplefilter("error")
+        assert reader.duration == pytest.approx(2)
+        assert len(list(reader)) == 20
+    assert reader.damage == ""
+
+
 def test_a_connection_that_breaks_off_loses_no_frame_before_it(tmp_path: Path) -> None:
     path = noisy(tmp_path / "a.mkv")
     data = path.read_bytes()

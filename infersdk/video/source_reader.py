@@ -223,10 +223,13 @@ class SourceReader(ABC, Generic[FrameKind]):
             length = None if start is None else length - start if start < length else length
         self.duration: float | None = float(length) if length is not None and not self.live else None
         self.frames: int | None = (stream.frames or None) if not self.live else None
-        if self.frames is None and self.duration and self.fps:
-            self._expected, self.frames = None, round(self.duration * self.fps) or None
-        else:
-            self._expected = self.frames  # the file says it, so it is no estimate
+        self._expected = self.frames  # if the file states it; below are estimates
+        if self.duration and self.fps:
+            by_length = round(self.duration * self.fps)
+            if self.frames is None:
+                self.frames = by_length or None
+            elif "mp4" in self._container.format.name:  # it also states the frames that an edit list leaves out
+                self._expected = min(self.frames, by_length)
 
     @property
     def dropped(self) -> int:

@@ -487,6 +487,23 @@ def test_a_connection_that_breaks_off_loses_no_frame_before_it(tmp_path: Path) -
     assert len(expected) >= 20
 
 
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
+def test_the_end_of_an_answer_without_a_length_is_no_damage(suffix: str, tmp_path: Path) -> None:
+    data = write(tmp_path / f"a{suffix}").read_bytes()
+
+    def send(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(data)
+
+    with served({f"/a{suffix}": send}) as address, VideoReader(f"{address}/a{suffix}") as reader:
+        assert not reader.live
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(list(reader)) == 20
+    assert reader.damage == ""
+
+
 def test_a_hole_in_the_middle_is_passed_over(tmp_path: Path) -> None:
     path = noisy(tmp_path / "a.mp4")
     data = bytearray(path.read_bytes())

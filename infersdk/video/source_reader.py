@@ -293,7 +293,8 @@ class SourceReader(ABC, Generic[FrameKind]):
             problems.append(f"it ends after {decoded.end:.1f} of {self.duration:.1f} seconds")
         if decoded.damaged:
             problems.append(f"FFmpeg reports {decoded.damaged} packets as damaged")
-        if decoded.broken:
+        # FFmpeg also reports the end of an answer of a web server that states no length.
+        if decoded.broken and decoded.frames < (self._expected or self.frames or math.inf):
             problems.append(f"reading failed: {decoded.broken}")
         if problems:
             self.damage = "; ".join(problems)

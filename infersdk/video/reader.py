@@ -45,8 +45,10 @@ class VideoReader(SourceReader[Frame]):
         size: (width, height) of the frames, after rotation by the file. Those of pixels that are not square are not
             stretched.
         fps: frames per second on average; None if the source does not say, or says more than 1000.
-        frames: number of frames; None if the source does not say.
-        duration: in seconds; None for live sources, and if the source does not say.
+        frames: number of frames that the file states, with those that a trimmed MP4 file leaves out. Without that
+            number it is an estimate, `duration` times `fps`; None if one of them is None.
+        duration: in seconds; None for live sources, and if the source does not say. FFmpeg estimates it and `fps`: both
+            can be wrong for MP4 files with irregular times and B-frames. The times of their frames are right.
         live: whether the source does not wait for its reader.
         damage: the damage of a file that was read to its end; else empty.
 

@@ -86,7 +86,7 @@ class VideoReader(SourceReader[Frame]):
         )
 
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[Frame, None, None]:
-        return _decode(self._av, stream, self._format, so_far, self._shown, self.fps)
+        return _decode(self._av, stream, self._format, so_far, self._shown, self._clock)
 
 
 def check_format(format: str) -> None:
@@ -96,11 +96,10 @@ def check_format(format: str) -> None:
 
 
 def _decode(
-    av: Any, stream: Any, format: str, so_far: Decoded, shown: str, fps: float | None
+    av: Any, stream: Any, format: str, so_far: Decoded, shown: str, clock: Clock
 ) -> Generator[Frame, None, None]:
     """All frames; packets that cannot be decoded are skipped and counted."""
     converter = av.video.reformatter.VideoReformatter()
-    clock = Clock(stream, fps)
     turn: tuple[bool, bool, bool] | None = None  # it changes at key frames
     for packet in packets_of(av, stream, so_far, shown):
         try:
@@ -124,7 +123,7 @@ def _decode(
                     )
                 pixels = pixels.swapaxes(0, 1) if exchanged else pixels
                 pixels = np.ascontiguousarray(pixels[:: -1 if down else 1, :: -1 if across else 1])
-            yield Frame(pixels, format, at, so_far.add(at, fps))
+            yield Frame(pixels, format, at, so_far.add(at, clock.fps))
 
 
 def _pixels(converter: Any, frame: Any, target: str) -> npt.NDArray[np.uint8]:

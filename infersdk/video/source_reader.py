@@ -211,10 +211,12 @@ class SourceReader(ABC, Generic[FrameKind]):
         context = stream.codec_context
         if even:
             check_even(context, self._shown)
+        arrivals = self.live and self._container.format.name == "mpjpeg"  # FFmpeg counts 25 of its images a second
         rate = stream.average_rate
         if not rate and (guess := stream.guessed_rate) and guess * stream.time_base < 1:  # else it is that of ticks
             rate = guess
-        self.fps: float | None = float(rate) if rate and rate <= MAX_FPS else None
+        self.fps: float | None = float(rate) if rate and rate <= MAX_FPS and not arrivals else None
+        self._clock = Clock(stream, self.fps, arrivals=arrivals)
         length = stream.duration * stream.time_base if stream.duration else None
         if length is None and self._container.duration:
             length = self._container.duration / self._av.time_base
@@ -370,26 +372,32 @@ class Clock:
     Frames without a time, such as the first ones of a stream that is joined, follow one another at the frame rate. So
     does a frame that is earlier than the one before it, as after a restart of a camera's clock: no time is earlier than
     the last one. Two frames of a damaged stream may have one time.
+
+    Args:
+        arrivals: whether frames have the times at which they are decoded, and not those that FFmpeg gives them.
     """
 
-    def __init__(self, stream: Any, fps: float | None) -> None:
-        start = stream.start_time
+    def __init__(self, stream: Any, fps: float | None, *, arrivals: bool = False) -> None:
+        self.fps, self._arrivals = fps, arrivals
+        start = None if arrivals else stream.start_time
         self._begin = float(start * stream.time_base) if start is not None else None  # start time of the source
         self._interval = 1 / (fps or 30.0)
         self._start: float | None = None
         self._last = self._next = 0.0
 
-    def time_of(self, time: float | None) -> float:
-        if time is None:
+    def time_of(self, given: float | None) -> float:
+        if self._arrivals:
+            given = time.monotonic()
+        if given is None:
             at = self._next
         else:
             if self._start is None:
-                self._start = time - self._next
-                if self._next == 0.0 and self._begin is not None and self._begin <= time:
+                self._start = given - self._next
+                if self._next == 0.0 and self._begin is not None and self._begin <= given:
                     self._start = self._begin
-            at = time - self._start
+            at = given - self._start
             if at < self._last:
-                self._start, at = time - self._next, self._next
+                self._start, at = given - self._next, self._next
         self._last, self._next = at, at + self._interval
         return at
 

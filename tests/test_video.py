@@ -302,6 +302,36 @@ def test_a_length_of_less_than_a_frame_states_no_frames(tmp_path: Path) -> None:
         assert (reader.frames, len(list(reader))) == (None, 20)
 
 
+@pytest.mark.parametrize(
+    ("suffix", "times", "refused"),
+    [
+        (".mp4", [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 35000.5, 35000.6], 71000.0),
+        (".mov", [3600.0 * hours for hours in range(12)], 80000.0),
+        (".mp4", [0.0, 1.0], 18000.0),  # the third image also sets when the first ones are decoded
+        (".m4v", [0.0, 7200.0, 14400.0, 21600.0], 28800.0),  # several gaps in a row
+        (".mp4", [1.7e9, 1.7e9 + 0.1, 1.7e9 + 0.2], 1.8e9),
+        (".ts", [0.0, 0.1, 0.2, 0.3, 90000.3], 190000.0),
+        (".avi", [0.0, 0.1, 5999.0], 12001.0),
+        (".avi", [], 1.7e9),
+        (".mkv", [0.0, 1.0, 1e6, 1e6 + 1], None),
+    ],
+)
+def test_a_gap_that_the_format_does_not_hold(
+    suffix: str, times: list[float], refused: float | None, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    with VideoWriter(path, (64, 48), 10) as writer:
+        for at in times:
+            writer.write(image(3), at)
+        if refused is not None:
+            with pytest.raises(InputError, match=f"s after the image before, and {suffix} files do not hold such gaps"):
+                writer.write(image(3), refused)
+        writer.write(image(3))
+    with VideoReader(path) as reader:
+        begin = times[0] if times else 0.0
+        assert [frame.time for frame in reader][:-1] == pytest.approx([at - begin for at in times], abs=1e-3)
+
+
 def test_times_only_go_up(tmp_path: Path) -> None:
     with VideoWriter(tmp_path / "a.mp4", (64, 48), 10) as writer:
         for at in (1.0, 1.0, 0.5, None, 2.0):

@@ -45,6 +45,11 @@ _OPTIONS = {
 _TICKS = 60_000
 #: Seconds whose ticks no longer fit into 64 bits.
 _END = 2**63 / _TICKS
+#: The most ticks between an image and the n-th image before it, and n. AVI holds so many empty frames in a row. The
+#: other formats have 31 bits for ticks, or 33 bits for 1/90000 s, between the times at which a frame is decoded and
+#: shown. With B-frames, an encoder decodes a frame at the time of the fifth one before it.
+_MP4 = 2**31 - 1, 5
+_SPANS = {".mp4": _MP4, ".m4v": _MP4, ".mov": _MP4, ".ts": (2**33 * 2 // 3, 5), ".avi": (60_000, 1)}
 #: FFmpeg's SWS_BILINEAR and SWS_ACCURATE_RND, which PyAV 17 does not name. Without the second one, FFmpeg converts BGR
 #: less exactly than RGB.
 _ACCURATE = 1 << 1 | 1 << 18
@@ -114,6 +119,8 @@ class VideoWriter:
         avi = self.path.suffix.lower() == ".avi"
         self._tick, self._step = (1 / rate, 1 / rate) if avi else (Fraction(1, _TICKS), 1 / Fraction(self._fps))
         self._last, self._at = -1, -self._step  # the tick of the last image, and its time, which is not rounded
+        self._span, self._images = _SPANS.get(self.path.suffix.lower(), (2**63, 1))
+        self._recent = [-1] if avi else []  # ticks of the last images
         self._lock = threading.Lock()  # images enter the queue in the order of their ticks
         self._encoder = _Encoder(av, container, partial, self.codec, rate, self._tick, texts, queue_size)
         self._av = av
@@ -137,7 +144,8 @@ class VideoWriter:
 
         Raises:
             ShapeError: it has another size than the first one.
-            InputError: `time` is no number, negative, NaN or too large for a file.
+            InputError: `time` is no number, negative, NaN or too large for a file, or it is too long after the images
+                before for the format. The file keeps the images so far.
             OutputError: encoding failed, and there will be no file.
         """
         image = read_image(image, channel_order=channel_order)
@@ -161,6 +169,15 @@ class VideoWriter:
             raise InputError(f"time is a number of seconds from 0 to {_END:.1e}, not {time!r}")
         at = max(at, (self._last + 1) * self._tick)
         tick = round(at / self._tick)
+        recent = [*self._recent, tick]
+        if len(recent) == 3:  # with B-frames, the first two are decoded so much earlier that the third one is in time
+            recent.insert(0, recent[1] - (tick - recent[0]))
+        if tick - recent[0] > self._span:
+            raise InputError(
+                f"time {time!r} is {float(at - self._at):,.0f} s after the image before, and {self.path.suffix} files "
+                "do not hold such gaps; write a .mkv file, or begin another file"
+            )
+        self._recent = recent[-self._images :]
         frame = self._av.VideoFrame.from_ndarray(_even(image), format=_IMAGE_FORMATS[image.format])
         frame.pts, frame.time_base = tick, self._tick
         self._last, self._at = tick, at

@@ -392,8 +392,11 @@ def has_too_many_scans(data: bytes, at: int = 2, segments: int = 0) -> bool:
 
 
 def orientation_of(image: Image.Image) -> int:
-    """The EXIF orientation of an image that Pillow has opened: 1 to 8, 1 where there is none."""
-    orientation = image.getexif().get(_ORIENTATION, 1)
+    """The EXIF orientation of an image that Pillow has opened: 1 to 8, 1 where there is none or it cannot be read."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # Pillow's parser fails for damaged EXIF data with errors of several types
+        return 1
     return orientation if orientation in range(1, 9) else 1
 
 

@@ -46,6 +46,14 @@ def test_damaged_exif_data_does_not_keep_an_image_from_being_set_upright() -> No
     assert read_image(buffer.getvalue()).size == (10, 20)
 
 
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
+def test_exif_data_that_cannot_be_read_has_no_orientation(format: str) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (20, 10)).save(buffer, format, exif=b"Exif\0\0garbage!garbage!")
+    assert (read_image(buffer.getvalue()).size, image_size(buffer.getvalue())) == ((20, 10), (20, 10))
+    assert read_image(Image.open(buffer)).size == (20, 10)
+
+
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
 @pytest.mark.parametrize("orientation", range(9))
 def test_exif_orientation_is_applied(mode: str, orientation: int) -> None:

@@ -167,8 +167,9 @@ def read_image(
         at_least: for JPEG files: returns the (width, height) that is needed of an image whose (width, height) it is
             given. The file is then decoded at 1/2, 1/4 or 1/8 of its size, if that is no less. None decodes in full.
 
-    The EXIF orientation of files is applied, as image viewers do; of 12 and 16 bits the upper 8 are taken. Arrays are
-    not copied, nor are most PIL images: the image changes with them.
+    The EXIF orientation of files is applied, as image viewers do. That of PIL images is applied, too: copies that
+    Pillow turns or crops keep the tag. Of 12 and 16 bits the upper 8 are taken. Arrays are not copied, nor are most PIL
+    images: the image changes with them.
 
     Raises:
         ImageError: there is no such file or address, or it is no image or a damaged one, or the array has another type

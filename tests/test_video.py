@@ -87,7 +87,7 @@ def test_what_is_written_is_read(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("height", [48, 720])
-@pytest.mark.parametrize("codec", [None, "mpeg4"])
+@pytest.mark.parametrize("codec", [None, "mpeg4", "mjpeg"])
 def test_colours_come_back(height: int, codec: str | None, tmp_path: Path) -> None:
     # Also those of HD, which has another matrix; saturated ones lose most on the way.
     colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (128, 128, 128), (0, 0, 0), (255, 255, 255)]
@@ -644,6 +644,7 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         ("a.mp4", {"codec": "nonesuch"}, "this FFmpeg has no video encoder 'nonesuch'; it has .*mpeg4"),
         ("a.mp4", {"codec": "aac"}, "no video encoder 'aac'"),
         ("a.mp4", {"codec": ""}, "no video encoder ''"),
+        ("a.mov", {"codec": "qtrle"}, "the encoder 'qtrle' takes rgb24, .* in yuv420p; use one that takes it"),
         ("a.mp4", {"codec": 5}, "codec is the name of an encoder, such as 'libx264', not 5"),
         ("a.mp4", {"fps": 0}, "fps is a number of frames per second .*, not 0"),
         ("a.mp4", {"fps": -1}, "fps is a number of frames per second .*, not -1"),
@@ -675,6 +676,8 @@ def test_options_of_an_encoder(tmp_path: Path) -> None:
     for name, option in (("b.mp4", "crff"), ("b.avi", "crf")):
         with pytest.raises(OutputError, match=f"it has no option {option};"):
             write(tmp_path / name, options={option: "18"})
+    with pytest.raises(OutputError, match=r"it does not take this size, or a value of the options .*'crf': 'low'"):
+        write(tmp_path / "b.mp4", options={"crf": "low"})
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
 
 

@@ -39,6 +39,7 @@ WRITTEN_SUFFIXES = frozenset(_CODECS)
 _OPTIONS = {
     "libx264": {"preset": "veryfast", "crf": "23"},
     "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "crf": "32", "b": "0", "row-mt": "1"},
+    "mjpeg": {"strict": "unofficial"},  # which allows values of limited range
     "mpeg4": {"flags": "+qscale", "global_quality": str(4 * 118)},  # in units of 1/118: FF_QP2LAMBDA
 }
 #: Ticks per second: a frame of every usual rate takes a whole number of them, and MPEG-4 allows at most 65535.
@@ -69,8 +70,8 @@ class VideoWriter:
         size: (width, height); None is that of the first image. An odd side is made even by repeating its last row or
             column, since players require it.
         fps: frames per second, 0.001 to 1000, for images that `write()` gets without a time. None is 30.
-        codec: the name of an FFmpeg encoder. None selects by the suffix: H.264, or MPEG-4 (MPEG-2 in .ts) without an
-            encoder for it. It is MPEG-4 in .avi, and VP9 or else VP8 in .webm.
+        codec: the name of an FFmpeg encoder that takes yuv420p. None selects by the suffix: H.264, or MPEG-4 (MPEG-2 in
+            .ts) without an encoder for it. It is MPEG-4 in .avi, and VP9 or else VP8 in .webm.
         options: options of the encoder, such as {"crf": "18", "preset": "slow"}. An unknown one is an OutputError.
         queue_size: images that may wait for the encoder.
 
@@ -78,7 +79,8 @@ class VideoWriter:
         frames: images written so far.
 
     Raises:
-        ConfigError: the suffix or the encoder is unknown, or an argument is out of range.
+        ConfigError: the suffix or the encoder is unknown, the encoder does not take yuv420p, or an argument is out of
+            range.
         OutputError: the file cannot be written.
         BackendUnavailableError: PyAV is not installed.
     """
@@ -281,11 +283,17 @@ class _Encoder:
         context.thread_type = "AUTO"
         # The file names its colour matrix: otherwise players guess by the size.
         spaces = self._av.video.reformatter.Colorspace
-        self._matrix = spaces.ITU709 if height > 576 else spaces.ITU601
-        code = 1 if height > 576 else 6
+        hd = height > 576 and self._codec != "mjpeg"  # whose matrix does not depend on the size
+        self._matrix = spaces.ITU709 if hd else spaces.ITU601
+        code = 1 if hd else 6
         context.colorspace = context.color_primaries = context.color_trc = code
         context.color_range = 1
-        context.open()
+        try:
+            context.open()
+        except self._av.error.ArgumentError as error:  # FFmpeg does not say which one it is
+            raise ValueError(
+                f"{reason(error)}: it does not take this size, or a value of the options {options}"
+            ) from error
         if context.options:  # those that the encoder has not taken
             raise ValueError(f"it has no option {', '.join(context.options)}; `ffmpeg -h encoder=NAME` lists them")
         return stream
@@ -318,8 +326,15 @@ def _codec(av: Any, path: Path, wanted: str | None) -> str:
     suffix = check_video_path(path)
     for name in _CODECS[suffix] if wanted is None else (wanted,):
         with contextlib.suppress(av.codec.codec.UnknownCodecError):
-            if av.Codec(name, "w").type == "video":
-                return str(av.Codec(name, "w").name)
+            codec = av.Codec(name, "w")
+            if codec.type == "video":
+                formats = [one.name for one in codec.video_formats or ()]
+                if formats and "yuv420p" not in formats:
+                    raise ConfigError(
+                        f"the encoder {name!r} takes {', '.join(formats)}, and frames are written in yuv420p; use one "
+                        "that takes it, such as libx264, libx265 or ffv1"
+                    )
+                return str(codec.name)
     there = sorted({name for names in _CODECS.values() for name in names} & av.codecs_available)
     missing = " or ".join(_CODECS[suffix]) if wanted is None else repr(wanted)
     raise ConfigError(f"this FFmpeg has no video encoder {missing}; it has {', '.join(there) or 'none'}")

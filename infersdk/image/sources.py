@@ -495,6 +495,8 @@ def _upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.
 def _from_pil(image: Image.Image, what: str, by: int = 1) -> HostImage:
     """A PIL image, set upright, in a mode that the kernels read. `by`: see `_reduction()`."""
     decoder, size = None if image.format is None else "pillow", image.size
+    if 0 in size:
+        raise ImageError(f"{what} is {size[0]} x {size[1]} and has no pixel; give an image with at least one")
     try:
         if by > 1:
             image.draft(None, (size[0] // by, size[1] // by))  # Pillow divides by whole numbers.

@@ -9,6 +9,7 @@ import struct
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,17 @@ def test_damaged_exif_data_does_not_keep_an_image_from_being_set_upright() -> No
     with Image.open(buffer) as image, pytest.raises(struct.error):
         ImageOps.exif_transpose(image)
     assert read_image(buffer.getvalue()).size == (10, 20)
+
+
+def test_a_pil_image_without_a_pixel() -> None:
+    with pytest.raises(ImageError, match="the PIL image given is 0 x 5 and has no pixel"):
+        read_image(Image.new("L", (0, 5)))
+
+
+@pytest.mark.parametrize("edges", [(0, 0, 2.5, 3), (0, 0), 5, "abcd"])
+def test_a_part_has_four_whole_edges(edges: Any) -> None:
+    with pytest.raises(ImageError, match="use four whole numbers: left, top, right, bottom"):
+        read_image(np.zeros((9, 9, 3), np.uint8)).crop(edges)
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])

@@ -87,7 +87,7 @@ def test_what_is_written_is_read(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("height", [48, 720])
-@pytest.mark.parametrize("codec", [None, "mpeg4"])
+@pytest.mark.parametrize("codec", [None, "mpeg4", "mjpeg"])
 def test_colours_come_back(height: int, codec: str | None, tmp_path: Path) -> None:
     # Also those of HD, which has another matrix; saturated ones lose most on the way.
     colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 0), (128, 128, 128), (0, 0, 0), (255, 255, 255)]
@@ -265,6 +265,19 @@ def test_the_unit_of_times_is_no_rate(tmp_path: Path) -> None:
         assert (reader.fps, len(list(reader))) == (30.0, 1)
 
 
+def test_the_rate_of_irregular_times_in_a_file_that_states_none(tmp_path: Path) -> None:
+    """Browsers record such WebM files. FFmpeg takes the 1000 ticks a second for the rate."""
+    path = tmp_path / "a.webm"
+    with VideoWriter(path, (64, 48)) as writer:
+        for at in np.cumsum(np.random.default_rng(0).integers(17, 75, 30)) / 1000:
+            writer.write(image(3), at)
+    data = path.read_bytes()
+    assert data.count(b"\x23\xe3\x83\x84") == 1  # DefaultDuration of 4 bytes: the element Void takes its place
+    path.write_bytes(data.replace(b"\x23\xe3\x83\x84", b"\xec\x86\0\0"))
+    with VideoReader(path) as reader:
+        assert (reader.fps, reader.frames, len(list(reader))) == (None, None, 30)
+
+
 @pytest.mark.parametrize(("suffix", "fps"), [(".mp4", 144), (".mp4", 29.97), (".mkv", 700), (".avi", 29.97)])
 def test_times_that_follow_the_rate_do_not_drift(suffix: str, fps: float, tmp_path: Path) -> None:
     with VideoWriter(tmp_path / f"a{suffix}", (2, 2), fps) as writer:
@@ -287,6 +300,36 @@ def test_a_length_of_less_than_a_frame_states_no_frames(tmp_path: Path) -> None:
         container.mux(stream.encode(None))
     with VideoReader(tmp_path / "a.mpg") as reader:
         assert (reader.frames, len(list(reader))) == (None, 20)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "times", "refused"),
+    [
+        (".mp4", [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 35000.5, 35000.6], 71000.0),
+        (".mov", [3600.0 * hours for hours in range(12)], 80000.0),
+        (".mp4", [0.0, 1.0], 18000.0),  # the third image also sets when the first ones are decoded
+        (".m4v", [0.0, 7200.0, 14400.0, 21600.0], 28800.0),  # several gaps in a row
+        (".mp4", [1.7e9, 1.7e9 + 0.1, 1.7e9 + 0.2], 1.8e9),
+        (".ts", [0.0, 0.1, 0.2, 0.3, 90000.3], 190000.0),
+        (".avi", [0.0, 0.1, 5999.0], 12001.0),
+        (".avi", [], 1.7e9),
+        (".mkv", [0.0, 1.0, 1e6, 1e6 + 1], None),
+    ],
+)
+def test_a_gap_that_the_format_does_not_hold(
+    suffix: str, times: list[float], refused: float | None, tmp_path: Path
+) -> None:
+    path = tmp_path / f"a{suffix}"
+    with VideoWriter(path, (64, 48), 10) as writer:
+        for at in times:
+            writer.write(image(3), at)
+        if refused is not None:
+            with pytest.raises(InputError, match=f"s after the image before, and {suffix} files do not hold such gaps"):
+                writer.write(image(3), refused)
+        writer.write(image(3))
+    with VideoReader(path) as reader:
+        begin = times[0] if times else 0.0
+        assert [frame.time for frame in reader][:-1] == pytest.approx([at - begin for at in times], abs=1e-3)
 
 
 def test_times_only_go_up(tmp_path: Path) -> None:
@@ -435,6 +478,23 @@ def test_a_cut_off_mp4(tmp_path: Path) -> None:
     assert 20 <= len(frames) <= 40
 
 
+def test_frames_that_an_mp4_file_leaves_out_are_no_damage(tmp_path: Path) -> None:
+    """Tools that trim a file without encoding write such ones: the first frames are there, and are not shown."""
+    path = noisy(tmp_path / "a.mp4")
+    with av.open(str(path)) as source, av.open(str(tmp_path / "b.mp4"), "w") as container:
+        stream = container.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                packet.pts, packet.dts = (at - round(4 / packet.time_base) for at in (packet.pts, packet.dts))
+                container.mux(packet)
+    with warnings.catch_warnings(), VideoReader(tmp_path / "b.mp4") as reader:
+        warnings.simplefilter("error")
+        assert reader.duration == pytest.approx(2)
+        assert len(list(reader)) == 20
+    assert reader.damage == ""
+
+
 def test_a_connection_that_breaks_off_loses_no_frame_before_it(tmp_path: Path) -> None:
     path = noisy(tmp_path / "a.mkv")
     data = path.read_bytes()
@@ -455,6 +515,23 @@ def test_a_connection_that_breaks_off_loses_no_frame_before_it(tmp_path: Path) -
     ):
         assert [frame.time for frame in reader] == expected
     assert len(expected) >= 20
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".avi"])
+def test_the_end_of_an_answer_without_a_length_is_no_damage(suffix: str, tmp_path: Path) -> None:
+    data = write(tmp_path / f"a{suffix}").read_bytes()
+
+    def send(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(data)
+
+    with served({f"/a{suffix}": send}) as address, VideoReader(f"{address}/a{suffix}") as reader:
+        assert not reader.live
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert len(list(reader)) == 20
+    assert reader.damage == ""
 
 
 def test_a_hole_in_the_middle_is_passed_over(tmp_path: Path) -> None:
@@ -567,6 +644,7 @@ def test_what_a_writer_refuses(tmp_path: Path) -> None:
         ("a.mp4", {"codec": "nonesuch"}, "this FFmpeg has no video encoder 'nonesuch'; it has .*mpeg4"),
         ("a.mp4", {"codec": "aac"}, "no video encoder 'aac'"),
         ("a.mp4", {"codec": ""}, "no video encoder ''"),
+        ("a.mov", {"codec": "qtrle"}, "the encoder 'qtrle' takes rgb24, .* in yuv420p; use one that takes it"),
         ("a.mp4", {"codec": 5}, "codec is the name of an encoder, such as 'libx264', not 5"),
         ("a.mp4", {"fps": 0}, "fps is a number of frames per second .*, not 0"),
         ("a.mp4", {"fps": -1}, "fps is a number of frames per second .*, not -1"),
@@ -598,6 +676,8 @@ def test_options_of_an_encoder(tmp_path: Path) -> None:
     for name, option in (("b.mp4", "crff"), ("b.avi", "crf")):
         with pytest.raises(OutputError, match=f"it has no option {option};"):
             write(tmp_path / name, options={option: "18"})
+    with pytest.raises(OutputError, match=r"it does not take this size, or a value of the options .*'crf': 'low'"):
+        write(tmp_path / "b.mp4", options={"crf": "low"})
     assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
 
 

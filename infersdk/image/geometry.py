@@ -107,10 +107,13 @@ class Geometry:
         m[:, 2] += 0.5 - 0.5 * (m[:, 0] + m[:, 1]).
 
         Raises:
-            InputError: The map is not finite, or cannot be inverted.
+            InputError: `to_source` is no array of numbers, or the map is not finite or cannot be inverted.
             ShapeError: `to_source` is not 2 x 3.
         """
-        matrix = np.ascontiguousarray(to_source, dtype=np.float64)
+        try:
+            matrix = np.ascontiguousarray(to_source, dtype=np.float64)
+        except (OverflowError, TypeError, ValueError):
+            raise InputError(f"to_source is {to_source!r}; use an array of (2, 3) numbers") from None
         if matrix.shape != (2, 3):
             raise ShapeError(f"to_source has shape {matrix.shape}; an affine map has (2, 3)")
         numbers = ffi.from_buffer("double[]", matrix)

@@ -6,13 +6,14 @@ import base64
 import contextlib
 import http.client
 import socket
+import string
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from ..core._lib import lib, text
 from ..core.text import without_password
@@ -85,7 +86,8 @@ def get(
 def _request(url: str) -> urllib.request.Request:
     parts = urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
-    bare = urlunsplit(parts._replace(netloc=host))
+    path, query = (quote(part, safe=string.punctuation) for part in (parts.path, parts.query))  # as browsers do
+    bare = urlunsplit(parts._replace(netloc=host, path=path, query=query))
     request = urllib.request.Request(
         bare, headers={"User-Agent": f"infersdk/{text(lib.ifs_version())}", "Accept": "*/*"}
     )

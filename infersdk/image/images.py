@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -420,7 +421,12 @@ def _check_crop(
     edges: tuple[int, int, int, int], size: tuple[int, int], pixel_format: str
 ) -> tuple[int, int, int, int]:
     """The edges of a part of an image. Raises ImageError for one that cannot be cut out."""
-    left, top, right, bottom = edges
+    try:
+        left, top, right, bottom = map(index, edges)
+    except (TypeError, ValueError):
+        raise ImageError(
+            f"the edges of a part are {edges!r}; use four whole numbers: left, top, right, bottom"
+        ) from None
     if pixel_format == "nv12":
         raise ImageError("a part of an NV12 frame cannot be cut out; convert the frame to BGR first")
     if not (0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]):

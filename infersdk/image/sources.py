@@ -167,8 +167,9 @@ def read_image(
         at_least: for JPEG files: returns the (width, height) that is needed of an image whose (width, height) it is
             given. The file is then decoded at 1/2, 1/4 or 1/8 of its size, if that is no less. None decodes in full.
 
-    The EXIF orientation of files is applied, as image viewers do; of 12 and 16 bits the upper 8 are taken. Arrays are
-    not copied, nor are most PIL images: the image changes with them.
+    The EXIF orientation of files is applied, as image viewers do. That of PIL images is applied, too: copies that
+    Pillow turns or crops keep the tag. Of 12 and 16 bits the upper 8 are taken. Arrays are not copied, nor are most PIL
+    images: the image changes with them.
 
     Raises:
         ImageError: there is no such file or address, or it is no image or a damaged one, or the array has another type
@@ -392,8 +393,11 @@ def has_too_many_scans(data: bytes, at: int = 2, segments: int = 0) -> bool:
 
 
 def orientation_of(image: Image.Image) -> int:
-    """The EXIF orientation of an image that Pillow has opened: 1 to 8, 1 where there is none."""
-    orientation = image.getexif().get(_ORIENTATION, 1)
+    """The EXIF orientation of an image that Pillow has opened: 1 to 8, 1 where there is none or it cannot be read."""
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # Pillow's parser fails for damaged EXIF data with errors of several types
+        return 1
     return orientation if orientation in range(1, 9) else 1
 
 
@@ -491,6 +495,8 @@ def _upright(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.
 def _from_pil(image: Image.Image, what: str, by: int = 1) -> HostImage:
     """A PIL image, set upright, in a mode that the kernels read. `by`: see `_reduction()`."""
     decoder, size = None if image.format is None else "pillow", image.size
+    if 0 in size:
+        raise ImageError(f"{what} is {size[0]} x {size[1]} and has no pixel; give an image with at least one")
     try:
         if by > 1:
             image.draft(None, (size[0] // by, size[1] // by))  # Pillow divides by whole numbers.

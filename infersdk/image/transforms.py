@@ -54,10 +54,11 @@ class PixelTransform:
         c = ffi.new("ifs_pixel_transform *")
         c.order = choice("order", order, _ORDERS)
         c.layout = choice("layout", layout, _LAYOUTS)
-        self._dtype = np.dtype(dtype)
-        if self._dtype not in _DTYPES:
-            raise DTypeError(f"dtype is {self._dtype}; use float32, float16 or uint8")
-        c.dtype = _DTYPES[self._dtype]
+        try:
+            self._dtype = np.dtype(dtype)
+            c.dtype = _DTYPES[self._dtype]
+        except (KeyError, TypeError, ValueError):
+            raise DTypeError(f"dtype is {dtype!r}; use float32, float16 or uint8") from None
         channels = 1 if order == "gray" else 3
         colour = _per_channel("fill", fill, channels)
         if not all(value == int(value) and 0 <= value <= 255 for value in colour):
@@ -91,9 +92,10 @@ class PixelTransform:
         means, stds = _per_channel("mean", mean, channels), _per_channel("std", std, channels)
         if not all(s > 0 for s in stds):
             raise InputError(f"std is {std!r}; each must be above 0")
-        if not max_value > 0:
+        (largest,) = _per_channel("max_value", max_value, 1)
+        if not largest > 0:
             raise InputError(f"max_value is {max_value!r}; it must be above 0")
-        scale = [1.0 / (float(max_value) * s) for s in stds]
+        scale = [1.0 / (largest * s) for s in stds]
         bias = [0.0 - m / s for m, s in zip(means, stds, strict=True)]
         return cls(order, layout, dtype, fill=fill, scale=scale, bias=bias)
 
@@ -157,7 +159,7 @@ def _per_channel(what: str, value: float | Sequence[float], channels: int) -> li
     try:
         each = [value] * channels if np.ndim(value) == 0 else value
         numbers = [float(number) for number in cast("Sequence[float]", each)]
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise InputError(f"{what} is {value!r}; use one number, or {channels}") from None
     if len(numbers) != channels:
         raise InputError(f"{what} has {len(numbers)} numbers, but the output has {channels} channels")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -81,10 +82,10 @@ class ByteTracker(Handle):
             ("frame_rate", frame_rate),
             ("lost_track_buffer", lost_track_buffer),
         ):
-            if not isinstance(value, (float, Real)) or math.isnan(value):
-                raise InputError(f"{name}={value!r}; use a number")
-        if not (math.isfinite(frame_rate) and frame_rate > 0):
-            raise InputError(f"frame_rate={frame_rate}; use a finite number above 0")
+            if not (isinstance(value, (float, Real)) and abs(value) <= sys.float_info.max):
+                raise InputError(f"{name}={value!r}; use a number that is finite")
+        if not frame_rate > 0:
+            raise InputError(f"frame_rate={frame_rate}; use a number above 0")
         max_lost = frame_rate / _BUFFER_FPS * lost_track_buffer
         if not 0 <= max_lost <= _MAX_INT32:
             raise InputError(f"lost_track_buffer={lost_track_buffer}; use 0 or more, and at most {_MAX_INT32} frames")

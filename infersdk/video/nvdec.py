@@ -81,7 +81,7 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[DeviceFrame, None, None]:
         decoder = _decoder(self._av, stream, self.device, self._shown, self._decoders)
         in_use = self._prefetch + _IN_USE
-        return _decode(self._av, stream, decoder, self._decoders, self.device, so_far, self._shown, self.fps, in_use)
+        return _decode(self._av, stream, decoder, self._decoders, self.device, so_far, self._shown, self._clock, in_use)
 
 
 def _decoder(av: Any, stream: Any, device: Device, shown: str, decoders: list[Any]) -> Any:
@@ -117,10 +117,9 @@ def _decoder(av: Any, stream: Any, device: Device, shown: str, decoders: list[An
 
 def _decode(
     av: Any, stream: Any, decoder: Any, decoders: list[Any], device: Device, so_far: Decoded, shown: str,
-    fps: float | None, in_use: int,
+    clock: Clock, in_use: int,
 ) -> Generator[DeviceFrame, None, None]:  # fmt: skip
     """All frames; what cannot be decoded is skipped and counted. At the end `decoders` has the decoder alone."""
-    clock = Clock(stream, fps)
     # FFmpeg allocates memory for a copy when all that it has is in use. The first frames of a new decoder are held, so
     # that it has enough, and the memory of the device does not grow after them.
     held: list[Any] | None = None if decoder.is_open else []
@@ -148,7 +147,7 @@ def _decode(
                         held = None
                 at = clock.time_of(frame.time)
                 pixels = _pixels(frame, planes, decoder, copied, device, shown)
-                yield DeviceFrame(pixels, at, so_far.add(at, fps), NAME)
+                yield DeviceFrame(pixels, at, so_far.add(at, clock.fps), NAME)
     finally:
         decoders[:] = [decoder]  # a reader that was given up, and ended late, may have left another one
     if problem and not so_far.frames:

@@ -45,8 +45,10 @@ class VideoReader(SourceReader[Frame]):
         size: (width, height) of the frames, after rotation by the file. Those of pixels that are not square are not
             stretched.
         fps: frames per second on average; None if the source does not say, or says more than 1000.
-        frames: number of frames; None if the source does not say.
-        duration: in seconds; None for live sources, and if the source does not say.
+        frames: number of frames that the file states, with those that a trimmed MP4 file leaves out. Without that
+            number it is an estimate, `duration` times `fps`; None if one of them is None.
+        duration: in seconds; None for live sources, and if the source does not say. FFmpeg estimates it and `fps`: both
+            can be wrong for MP4 files with irregular times and B-frames. The times of their frames are right.
         live: whether the source does not wait for its reader.
         damage: the damage of a file that was read to its end; else empty.
 
@@ -84,7 +86,7 @@ class VideoReader(SourceReader[Frame]):
         )
 
     def _decode(self, stream: Any, so_far: Decoded) -> Generator[Frame, None, None]:
-        return _decode(self._av, stream, self._format, so_far, self._shown, self.fps)
+        return _decode(self._av, stream, self._format, so_far, self._shown, self._clock)
 
 
 def check_format(format: str) -> None:
@@ -94,11 +96,10 @@ def check_format(format: str) -> None:
 
 
 def _decode(
-    av: Any, stream: Any, format: str, so_far: Decoded, shown: str, fps: float | None
+    av: Any, stream: Any, format: str, so_far: Decoded, shown: str, clock: Clock
 ) -> Generator[Frame, None, None]:
     """All frames; packets that cannot be decoded are skipped and counted."""
     converter = av.video.reformatter.VideoReformatter()
-    clock = Clock(stream, fps)
     turn: tuple[bool, bool, bool] | None = None  # it changes at key frames
     for packet in packets_of(av, stream, so_far, shown):
         try:
@@ -122,7 +123,7 @@ def _decode(
                     )
                 pixels = pixels.swapaxes(0, 1) if exchanged else pixels
                 pixels = np.ascontiguousarray(pixels[:: -1 if down else 1, :: -1 if across else 1])
-            yield Frame(pixels, format, at, so_far.add(at, fps))
+            yield Frame(pixels, format, at, so_far.add(at, clock.fps))
 
 
 def _pixels(converter: Any, frame: Any, target: str) -> npt.NDArray[np.uint8]:

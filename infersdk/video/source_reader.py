@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "is_camera", "packets_of", "turn_of",
+    "TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "is_camera", "packets_of",
+    "source_text", "turn_of",
 ]  # fmt: skip
 
 FrameKind = TypeVar("FrameKind", Frame, DeviceFrame)
@@ -105,17 +106,13 @@ class SourceReader(ABC, Generic[FrameKind]):
         timeout: float,
         options: Mapping[str, str] | None,
     ) -> None:
-        if isinstance(source, bool) or not isinstance(source, (str, bytes, os.PathLike, int)):
-            raise ConfigError(f"a video is a path, an address or the number of a camera, not {source!r}")
         self._closed = self._hangs = False
         self.damage = ""
-        self.source = f"/dev/video{source}" if isinstance(source, int) else os.fsdecode(source)
+        self.source = source_text(source)
         self._shown = without_password(self.source)
         if "\0" in self.source:  # where FFmpeg would end the path
             raise VideoError(f"{self._shown!r} cannot be opened as a video: the path has a null character")
-        scheme = re.match(r"([a-z][a-z0-9+]+)://", self.source, re.IGNORECASE)
-        if scheme and scheme[1].lower() == "file":
-            raise ConfigError(f"{self.source!r} is the address of a file; give its path, without {scheme[0]!r}")
+        scheme = _scheme_of(self.source)
         camera = is_camera(self.source)
         if drop not in (None, "never", "oldest"):
             raise ConfigError(f"unknown drop {drop!r}; use 'never' or 'oldest'")
@@ -214,8 +211,12 @@ class SourceReader(ABC, Generic[FrameKind]):
         context = stream.codec_context
         if even:
             check_even(context, self._shown)
-        rate = stream.average_rate or stream.guessed_rate
-        self.fps: float | None = float(rate) if rate and rate <= MAX_FPS else None
+        arrivals = self.live and self._container.format.name == "mpjpeg"  # FFmpeg counts 25 of its images a second
+        rate = stream.average_rate
+        if not rate and (guess := stream.guessed_rate) and guess * stream.time_base < 1:  # else it is that of ticks
+            rate = guess
+        self.fps: float | None = float(rate) if rate and rate <= MAX_FPS and not arrivals else None
+        self._clock = Clock(stream, self.fps, arrivals=arrivals)
         length = stream.duration * stream.time_base if stream.duration else None
         if length is None and self._container.duration:
             length = self._container.duration / self._av.time_base
@@ -224,10 +225,13 @@ class SourceReader(ABC, Generic[FrameKind]):
             length = None if start is None else length - start if start < length else length
         self.duration: float | None = float(length) if length is not None and not self.live else None
         self.frames: int | None = (stream.frames or None) if not self.live else None
-        if self.frames is None and self.duration and self.fps:
-            self._expected, self.frames = None, round(self.duration * self.fps) or None
-        else:
-            self._expected = self.frames  # the file says it, so it is no estimate
+        self._expected = self.frames  # if the file states it; below are estimates
+        if self.duration and self.fps:
+            by_length = round(self.duration * self.fps)
+            if self.frames is None:
+                self.frames = by_length or None
+            elif "mp4" in self._container.format.name:  # it also states the frames that an edit list leaves out
+                self._expected = min(self.frames, by_length)
 
     @property
     def dropped(self) -> int:
@@ -291,7 +295,8 @@ class SourceReader(ABC, Generic[FrameKind]):
             problems.append(f"it ends after {decoded.end:.1f} of {self.duration:.1f} seconds")
         if decoded.damaged:
             problems.append(f"FFmpeg reports {decoded.damaged} packets as damaged")
-        if decoded.broken:
+        # FFmpeg also reports the end of an answer of a web server that states no length.
+        if decoded.broken and decoded.frames < (self._expected or self.frames or math.inf):
             problems.append(f"reading failed: {decoded.broken}")
         if problems:
             self.damage = "; ".join(problems)
@@ -314,6 +319,20 @@ class SourceReader(ABC, Generic[FrameKind]):
     def __repr__(self) -> str:
         rate = f", {self.fps:g} fps" if self.fps else ""
         return f"<{type(self).__name__} {self._shown!r}, {self.size[0]} x {self.size[1]}{rate}>"
+
+
+def source_text(source: object) -> str:
+    """The path or the address of a source. Raises ConfigError for other types, and for `file://`."""
+    if isinstance(source, bool) or not isinstance(source, (str, bytes, os.PathLike, int)):
+        raise ConfigError(f"a video is a path, an address or the number of a camera, not {source!r}")
+    text = f"/dev/video{source}" if isinstance(source, int) else os.fsdecode(source)
+    if (scheme := _scheme_of(text)) and scheme[1].lower() == "file":
+        raise ConfigError(f"{text!r} is the address of a file; give its path, without {scheme[0]!r}")
+    return text
+
+
+def _scheme_of(source: str) -> re.Match[str] | None:
+    return re.match(r"([a-z][a-z0-9+]+)://", source, re.IGNORECASE)
 
 
 def is_camera(source: str) -> bool:
@@ -353,26 +372,32 @@ class Clock:
     Frames without a time, such as the first ones of a stream that is joined, follow one another at the frame rate. So
     does a frame that is earlier than the one before it, as after a restart of a camera's clock: no time is earlier than
     the last one. Two frames of a damaged stream may have one time.
+
+    Args:
+        arrivals: whether frames have the times at which they are decoded, and not those that FFmpeg gives them.
     """
 
-    def __init__(self, stream: Any, fps: float | None) -> None:
-        start = stream.start_time
+    def __init__(self, stream: Any, fps: float | None, *, arrivals: bool = False) -> None:
+        self.fps, self._arrivals = fps, arrivals
+        start = None if arrivals else stream.start_time
         self._begin = float(start * stream.time_base) if start is not None else None  # start time of the source
         self._interval = 1 / (fps or 30.0)
         self._start: float | None = None
         self._last = self._next = 0.0
 
-    def time_of(self, time: float | None) -> float:
-        if time is None:
+    def time_of(self, given: float | None) -> float:
+        if self._arrivals:
+            given = time.monotonic()
+        if given is None:
             at = self._next
         else:
             if self._start is None:
-                self._start = time - self._next
-                if self._next == 0.0 and self._begin is not None and self._begin <= time:
+                self._start = given - self._next
+                if self._next == 0.0 and self._begin is not None and self._begin <= given:
                     self._start = self._begin
-            at = time - self._start
+            at = given - self._start
             if at < self._last:
-                self._start, at = time - self._next, self._next
+                self._start, at = given - self._next, self._next
         self._last, self._next = at, at + self._interval
         return at
 

@@ -114,10 +114,9 @@ class StreamSettings:
     reading: Mapping[str, Any]
 
 
-def looks_live(source: Source) -> bool:
+def looks_live(source: str) -> bool:
     """Whether a source that was never open is expected to be live: an address or a camera."""
-    text = str(source)
-    return isinstance(source, int) or "://" in text or is_camera(text)
+    return "://" in source or is_camera(source)
 
 
 class Stream:
@@ -132,7 +131,7 @@ class Stream:
     """
 
     def __init__(
-        self, name: str, source: Source, settings: StreamSettings, done: queue.SimpleQueue[Stream | None]
+        self, name: str, source: str, settings: StreamSettings, done: queue.SimpleQueue[Stream | None]
     ) -> None:
         self.name, self.source = name, source
         self.info: StreamInfo | None = None
@@ -202,7 +201,7 @@ class Stream:
                     if not self._read():
                         self._state = "ended"
                         return
-                    problem = VideoError(f"the live source {without_password(str(self.source))!r} ended")
+                    problem = VideoError(f"the live source {without_password(self.source)!r} ended")
                 except VideoError as error:
                     problem = error
                 if self._stopped.is_set():

@@ -16,7 +16,7 @@ from ..core.prefetch import check_count
 from ..core.text import without_password
 from ..errors import ClosedError, ConfigError
 from .reader import check_format
-from .source_reader import check_seconds
+from .source_reader import check_seconds, source_text
 from .stream import Source, Stream, StreamHealth, StreamInfo, StreamResult, StreamSettings, looks_live
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ class Streams:
         timeout, options: as `VideoReader` takes them.
 
     Raises:
-        ConfigError: there is no source, two have one name, or a setting has a wrong value.
+        ConfigError: there is no source, two have one name, one is no path or address, or a setting has a wrong
+            value.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Streams:
         timeout: float = 10.0,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        named = _named(sources)
+        named = {name: source_text(source) for name, source in _named(sources).items()}
         if in_flight is not None:
             check_count("in_flight", "frames", in_flight)
         check_count("files_at_once", "files", files_at_once)

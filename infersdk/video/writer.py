@@ -39,12 +39,18 @@ WRITTEN_SUFFIXES = frozenset(_CODECS)
 _OPTIONS = {
     "libx264": {"preset": "veryfast", "crf": "23"},
     "libvpx-vp9": {"deadline": "realtime", "cpu-used": "8", "crf": "32", "b": "0", "row-mt": "1"},
+    "mjpeg": {"strict": "unofficial"},  # which allows values of limited range
     "mpeg4": {"flags": "+qscale", "global_quality": str(4 * 118)},  # in units of 1/118: FF_QP2LAMBDA
 }
 #: Ticks per second: a frame of every usual rate takes a whole number of them, and MPEG-4 allows at most 65535.
 _TICKS = 60_000
 #: Seconds whose ticks no longer fit into 64 bits.
 _END = 2**63 / _TICKS
+#: The most ticks between an image and the n-th image before it, and n. AVI holds so many empty frames in a row. The
+#: other formats have 31 bits for ticks, or 33 bits for 1/90000 s, between the times at which a frame is decoded and
+#: shown. With B-frames, an encoder decodes a frame at the time of the fifth one before it.
+_MP4 = 2**31 - 1, 5
+_SPANS = {".mp4": _MP4, ".m4v": _MP4, ".mov": _MP4, ".ts": (2**33 * 2 // 3, 5), ".avi": (60_000, 1)}
 #: FFmpeg's SWS_BILINEAR and SWS_ACCURATE_RND, which PyAV 17 does not name. Without the second one, FFmpeg converts BGR
 #: less exactly than RGB.
 _ACCURATE = 1 << 1 | 1 << 18
@@ -64,8 +70,8 @@ class VideoWriter:
         size: (width, height); None is that of the first image. An odd side is made even by repeating its last row or
             column, since players require it.
         fps: frames per second, 0.001 to 1000, for images that `write()` gets without a time. None is 30.
-        codec: the name of an FFmpeg encoder. None selects by the suffix: H.264, or MPEG-4 (MPEG-2 in .ts) without an
-            encoder for it. It is MPEG-4 in .avi, and VP9 or else VP8 in .webm.
+        codec: the name of an FFmpeg encoder that takes yuv420p. None selects by the suffix: H.264, or MPEG-4 (MPEG-2 in
+            .ts) without an encoder for it. It is MPEG-4 in .avi, and VP9 or else VP8 in .webm.
         options: options of the encoder, such as {"crf": "18", "preset": "slow"}. An unknown one is an OutputError.
         queue_size: images that may wait for the encoder.
 
@@ -73,7 +79,8 @@ class VideoWriter:
         frames: images written so far.
 
     Raises:
-        ConfigError: the suffix or the encoder is unknown, or an argument is out of range.
+        ConfigError: the suffix or the encoder is unknown, the encoder does not take yuv420p, or an argument is out of
+            range.
         OutputError: the file cannot be written.
         BackendUnavailableError: PyAV is not installed.
     """
@@ -114,6 +121,8 @@ class VideoWriter:
         avi = self.path.suffix.lower() == ".avi"
         self._tick, self._step = (1 / rate, 1 / rate) if avi else (Fraction(1, _TICKS), 1 / Fraction(self._fps))
         self._last, self._at = -1, -self._step  # the tick of the last image, and its time, which is not rounded
+        self._span, self._images = _SPANS.get(self.path.suffix.lower(), (2**63, 1))
+        self._recent = [-1] if avi else []  # ticks of the last images
         self._lock = threading.Lock()  # images enter the queue in the order of their ticks
         self._encoder = _Encoder(av, container, partial, self.codec, rate, self._tick, texts, queue_size)
         self._av = av
@@ -137,7 +146,8 @@ class VideoWriter:
 
         Raises:
             ShapeError: it has another size than the first one.
-            InputError: `time` is no number, negative, NaN or too large for a file.
+            InputError: `time` is no number, negative, NaN or too large for a file, or it is too long after the images
+                before for the format. The file keeps the images so far.
             OutputError: encoding failed, and there will be no file.
         """
         image = read_image(image, channel_order=channel_order)
@@ -161,6 +171,15 @@ class VideoWriter:
             raise InputError(f"time is a number of seconds from 0 to {_END:.1e}, not {time!r}")
         at = max(at, (self._last + 1) * self._tick)
         tick = round(at / self._tick)
+        recent = [*self._recent, tick]
+        if len(recent) == 3:  # with B-frames, the first two are decoded so much earlier that the third one is in time
+            recent.insert(0, recent[1] - (tick - recent[0]))
+        if tick - recent[0] > self._span:
+            raise InputError(
+                f"time {time!r} is {float(at - self._at):,.0f} s after the image before, and {self.path.suffix} files "
+                "do not hold such gaps; write a .mkv file, or begin another file"
+            )
+        self._recent = recent[-self._images :]
         frame = self._av.VideoFrame.from_ndarray(_even(image), format=_IMAGE_FORMATS[image.format])
         frame.pts, frame.time_base = tick, self._tick
         self._last, self._at = tick, at
@@ -264,11 +283,17 @@ class _Encoder:
         context.thread_type = "AUTO"
         # The file names its colour matrix: otherwise players guess by the size.
         spaces = self._av.video.reformatter.Colorspace
-        self._matrix = spaces.ITU709 if height > 576 else spaces.ITU601
-        code = 1 if height > 576 else 6
+        hd = height > 576 and self._codec != "mjpeg"  # whose matrix does not depend on the size
+        self._matrix = spaces.ITU709 if hd else spaces.ITU601
+        code = 1 if hd else 6
         context.colorspace = context.color_primaries = context.color_trc = code
         context.color_range = 1
-        context.open()
+        try:
+            context.open()
+        except self._av.error.ArgumentError as error:  # FFmpeg does not say which one it is
+            raise ValueError(
+                f"{reason(error)}: it does not take this size, or a value of the options {options}"
+            ) from error
         if context.options:  # those that the encoder has not taken
             raise ValueError(f"it has no option {', '.join(context.options)}; `ffmpeg -h encoder=NAME` lists them")
         return stream
@@ -301,8 +326,15 @@ def _codec(av: Any, path: Path, wanted: str | None) -> str:
     suffix = check_video_path(path)
     for name in _CODECS[suffix] if wanted is None else (wanted,):
         with contextlib.suppress(av.codec.codec.UnknownCodecError):
-            if av.Codec(name, "w").type == "video":
-                return str(av.Codec(name, "w").name)
+            codec = av.Codec(name, "w")
+            if codec.type == "video":
+                formats = [one.name for one in codec.video_formats or ()]
+                if formats and "yuv420p" not in formats:
+                    raise ConfigError(
+                        f"the encoder {name!r} takes {', '.join(formats)}, and frames are written in yuv420p; use one "
+                        "that takes it, such as libx264, libx265 or ffv1"
+                    )
+                return str(codec.name)
     there = sorted({name for names in _CODECS.values() for name in names} & av.codecs_available)
     missing = " or ".join(_CODECS[suffix]) if wanted is None else repr(wanted)
     raise ConfigError(f"this FFmpeg has no video encoder {missing}; it has {', '.join(there) or 'none'}")

@@ -87,6 +87,20 @@ def test_content_and_its_type(server: str) -> None:
     assert get(f"{server}/page?a=b", max_bytes=3).body == b"abc"
 
 
+def test_addresses_may_have_spaces_and_letters_outside_ascii() -> None:
+    asked = []
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        asked.append(request.path)
+        content(b"abc", None)(request)
+
+    paths = {"/k%C3%A4se%20%C3%9F.jpg": answer, "/a%20b;c=1": answer}
+    with served(paths) as address:
+        assert get(f"{address}/käse ß.jpg?größe=1 2&x=%20+,#teil ä").body == b"abc"
+        assert get(f"{address}/a%20b;c=1").body == b"abc"  # which has no letter to encode
+    assert asked == ["/k%C3%A4se%20%C3%9F.jpg?gr%C3%B6%C3%9Fe=1%202&x=%20+,", "/a%20b;c=1"]
+
+
 def test_a_body_that_is_not_wanted_is_not_read(server: str) -> None:
     start = time.monotonic()
     assert get(f"{server}/drip", lambda kind: kind == "image/png").body is None

@@ -9,6 +9,7 @@ import struct
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,25 @@ def test_damaged_exif_data_does_not_keep_an_image_from_being_set_upright() -> No
     with Image.open(buffer) as image, pytest.raises(struct.error):
         ImageOps.exif_transpose(image)
     assert read_image(buffer.getvalue()).size == (10, 20)
+
+
+def test_a_pil_image_without_a_pixel() -> None:
+    with pytest.raises(ImageError, match="the PIL image given is 0 x 5 and has no pixel"):
+        read_image(Image.new("L", (0, 5)))
+
+
+@pytest.mark.parametrize("edges", [(0, 0, 2.5, 3), (0, 0), 5, "abcd"])
+def test_a_part_has_four_whole_edges(edges: Any) -> None:
+    with pytest.raises(ImageError, match="use four whole numbers: left, top, right, bottom"):
+        read_image(np.zeros((9, 9, 3), np.uint8)).crop(edges)
+
+
+@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP"])
+def test_exif_data_that_cannot_be_read_has_no_orientation(format: str) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (20, 10)).save(buffer, format, exif=b"Exif\0\0garbage!garbage!")
+    assert (read_image(buffer.getvalue()).size, image_size(buffer.getvalue())) == ((20, 10), (20, 10))
+    assert read_image(Image.open(buffer)).size == (20, 10)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])

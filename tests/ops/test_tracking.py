@@ -155,6 +155,8 @@ def test_refused_boxes_change_nothing(edge: float) -> None:
         ("frame_rate", 0), ("frame_rate", np.inf), ("lost_track_buffer", -1), ("lost_track_buffer", 2**40),
         ("minimum_consecutive_frames", 0), ("minimum_iou_threshold", 0), ("minimum_iou_threshold", 1.5),
         ("minimum_iou_threshold", 1e-60), ("frame_rate", "30"), ("lost_track_buffer", "a"),
+        pytest.param("frame_rate", 10**400, id="large rate"),
+        pytest.param("lost_track_buffer", 10**400, id="large buffer"),
         ("track_activation_threshold", np.nan), ("high_conf_det_threshold", np.nan),
         ("track_activation_threshold", 2), ("high_conf_det_threshold", np.inf), ("minimum_iou_threshold", "a"),
     ],

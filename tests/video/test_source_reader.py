@@ -7,11 +7,13 @@ import os
 import tempfile
 import time
 from fractions import Fraction
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 from waiting import until
 from web import content, served
 
@@ -84,3 +86,24 @@ def test_the_first_frame_of_a_live_source_is_dropped_as_others_are() -> None:
             time.sleep(1)
             assert [frame.number for frame in reader] == [29]
             assert reader.dropped == 29
+
+
+def test_images_of_a_camera_by_http_have_the_times_of_their_arrival() -> None:
+    pytest.importorskip("av")
+    file = io.BytesIO()
+    Image.new("RGB", (64, 48)).save(file, "JPEG")
+    part = b"--x\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n%b\r\n" % (file.tell(), file.getvalue())
+
+    def send(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Type", "multipart/x-mixed-replace; boundary=x")
+        request.end_headers()
+        for _ in range(15):
+            request.wfile.write(part)
+            time.sleep(0.1)
+
+    with served({"/live": send}) as address, VideoReader(f"{address}/live", timeout=5) as reader:
+        assert (reader.live, reader.fps) == (True, None)
+        frames = list(reader)
+    assert frames[-1].time - frames[0].time == pytest.approx(frames[-1].decoded - frames[0].decoded, abs=0.05)
+    assert frames[-1].time > 0.8

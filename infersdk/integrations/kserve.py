@@ -155,7 +155,7 @@ async def _answer_v1(endpoint: Endpoint, settings: ServerSettings, payload: Any,
         raise RequestError(f"a request has 1 to {settings.max_images} images, not {len(instances)}")
     images = [_image(instance) for instance in instances]
     deadline, tally.rows = settings.default_deadline, len(images)
-    results = await all_results(endpoint.predict(image, {}, deadline, 0, tally) for image in images)
+    results = await all_results(endpoint.predict(image, {}, deadline, 0) for image in images)
     return {"predictions": [plain_rows(result) for result in results]}
 
 

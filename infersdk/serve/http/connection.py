@@ -147,9 +147,9 @@ class Connection(H11Protocol):  # type: ignore[misc]
         self.transport.close()
 
 
-def connection_factory(limits: ServerSettings) -> Callable[..., asyncio.Protocol]:
+def connection_factory(limits: ServerSettings, max_connections: int) -> Callable[..., asyncio.Protocol]:
     """A factory of protocols with shared limits."""
-    open_connections = Connections(limits.max_connections)
+    open_connections = Connections(max_connections)
     return lambda **named: Connection(**named, limits=limits, open_connections=open_connections)
 
 

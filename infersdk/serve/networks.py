@@ -53,7 +53,7 @@ class NetworkEndpoint(Endpoint):
         self.outputs = tuple(tensor_info(spec) for spec in network.output_specs)
 
     def takes_shared(self, tensor: SharedTensor) -> bool:
-        return self.batched and tensor.datatype not in ("BOOL", "BYTES")  # whose values `load()` checks
+        return self.batched and tensor.dtype.kind not in "bO"  # BOOL and BYTES, whose values `load()` checks
 
     def rows(self, request: InferRequest) -> list[Any]:
         inputs = {info.name: self._checked(info, request.inputs.get(info.name)) for info in self.inputs}

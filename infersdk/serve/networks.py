@@ -149,8 +149,6 @@ class _WholeRequestBuffer(OneBucket):
         return True  # it only stores a reference
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
-        if parameters:
-            raise InputError(f"{self._infer.model.name} takes no parameters, not {', '.join(sorted(parameters))}")
         self._inputs = {
             spec.name: _as_text(item[spec.name]) if spec.kind == "tensor(string)" else item[spec.name]
             for spec in self._infer.input_specs

@@ -76,11 +76,6 @@ class ModelEntry:
         """Whether a client has unloaded it."""
         return self.reason == _UNLOADED
 
-    @property
-    def newest(self) -> Endpoint | None:
-        """The version for requests that name none."""
-        return self.versions[max(self.versions, key=int)] if self.versions else None
-
 
 class Repository:
     """The models of a configuration. The methods raise RequestError for a model that they cannot find or load.
@@ -118,14 +113,14 @@ class Repository:
         entry = self.models.get(name)
         if entry is None:
             raise RequestError(f"Request for unknown model: {name!r} is not found", Status.NOT_FOUND)
-        endpoint = entry.versions.get(version) if version else entry.newest
+        if not entry.versions:
+            reason = f": {entry.reason}" if entry.reason else ""
+            raise RequestError(
+                f"Request for unknown model: {name!r} is not ready, its state is {entry.state}{reason}",
+                Status.NOT_FOUND if entry.is_unloaded else Status.UNAVAILABLE,
+            )
+        endpoint = entry.versions.get(version or max(entry.versions, key=int))
         if endpoint is None:
-            if not version or not entry.versions:
-                reason = f": {entry.reason}" if entry.reason else ""
-                raise RequestError(
-                    f"Request for unknown model: {name!r} is not ready, its state is {entry.state}{reason}",
-                    Status.NOT_FOUND if entry.is_unloaded else Status.UNAVAILABLE,
-                )
             raise RequestError(
                 f"Request for unknown model: {name!r} version {version!r} is not found; its versions are "
                 f"{', '.join(entry.versions)}",

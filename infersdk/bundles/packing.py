@@ -259,7 +259,6 @@ class _Recorder:
     def __init__(self, source: ModelSource, type: str | None, settings: Mapping[str, Any]) -> None:
         self._source, self._type, self._settings = source, type, settings
         self._chunks: list[npt.NDArray[np.float32]] = []
-        self._count = 0
 
     @property
     def values(self) -> npt.NDArray[np.float32]:
@@ -267,10 +266,9 @@ class _Recorder:
         return np.concatenate(self._chunks).astype("<f4")
 
     def _keep(self, array: npt.NDArray[Any], most: int) -> Values:
-        kept = elements(array, most)
-        self._chunks.append(kept)
-        self._count += kept.size
-        return Values(tuple(array.shape), self._count - kept.size)
+        offset = sum(chunk.size for chunk in self._chunks)
+        self._chunks.append(elements(array, most))
+        return Values(tuple(array.shape), offset)
 
     def _load(self, source: ModelSource | None = None, **settings: Any) -> VisionModel[Any]:
         return load(source or self._source, _REFERENCE, type=self._type, **{**self._settings, **settings})

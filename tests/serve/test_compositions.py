@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,8 +45,6 @@ def server(config: dict[str, Any]) -> Iterator[Any]:
 def image_of(name: str) -> bytes:
     if name != "text":
         return Path(IMAGE).read_bytes()
-    import io
-
     import ocr_models
     from PIL import Image
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,8 +54,6 @@ def test_boxes_as_tensors(digits: Any, boxes: Any, protocol: str) -> None:
 
 
 def test_several_images_of_one_request(digits: Any, boxes: Any, protocol: str) -> None:
-    import io
-
     from PIL import Image
 
     blank = io.BytesIO()

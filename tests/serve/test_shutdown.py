@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from waiting import meanwhile, until
 
 from infersdk.errors import ClosedError, DeadlineExceeded, InputError
 from infersdk.loading import registry
+from infersdk.serve import Server
 
 SECONDS = 0.6
 
@@ -43,8 +45,6 @@ def start(idle: Callable[[float], dict[str, Any]], serve: Callable[..., Any]) ->
 @pytest.fixture
 def loading(idle: Callable[[float], dict[str, Any]]) -> Iterator[Any]:
     """A server that has not begun, of a model that takes half a second to load."""
-    from infersdk.serve import Server
-
     with Server({"models": {"idle": idle(0.5)}}, http_port=0, grpc_port=0, access_log=False) as server:
         yield server
 
@@ -125,8 +125,6 @@ def test_connections_without_a_request_cost_no_drain(start: Callable[..., Any]) 
 
 
 def test_a_drain_of_less_than_half_a_second(start: Callable[..., Any]) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     server = start(0.3, drain=0.49)
     body = {"inputs": [{"name": "x", "shape": [1, 3, 1, 1], "datatype": "FP32", "data": [7, 0, 0]}]}
     with ThreadPoolExecutor(1) as caller:

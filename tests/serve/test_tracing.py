@@ -22,6 +22,7 @@ from served_requests import ask, inputs_of, serving, simple_body
 from waiting import until
 
 from infersdk.data import DETECTOR
+from infersdk.serve import tracing
 
 sdk: Any = pytest.importorskip("opentelemetry.sdk.trace", reason="traces need the extra otel")
 export: Any = pytest.importorskip("opentelemetry.sdk.trace.export")
@@ -215,8 +216,6 @@ def test_a_collector_that_does_not_answer_delays_the_end_by_a_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    from infersdk.serve import tracing
-
     monkeypatch.setattr(api, "get_tracer_provider", api.ProxyTracerProvider)  # the process has none
     monkeypatch.setattr(tracing, "CLOSE_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:

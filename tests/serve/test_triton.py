@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import struct
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,9 +129,6 @@ def test_a_body_that_is_the_input(server: Any, triton: Ports) -> None:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_shared_memory(server: Any, triton: Ports, protocol: str) -> None:
-    import importlib
-    import uuid
-
     import tritonclient.utils.shared_memory as shm
 
     module = importlib.import_module(f"tritonclient.{protocol}")

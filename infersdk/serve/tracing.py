@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextvars import Token
 from typing import Any
 
+from .. import __version__
 from ..core.text import logger
 from ..errors import BackendUnavailableError
 from ..pipeline import RequestStages, stage_listener
@@ -43,8 +44,6 @@ class Tracing:
         provider: Any = trace.get_tracer_provider()
         if isinstance(provider, trace.ProxyTracerProvider):
             provider = self._own = _exporting_provider()
-        from .. import __version__
-
         self._tracer = provider.get_tracer("infersdk.serve", __version__)
 
     def start(self, name: str, carrier: Mapping[str, str], attributes: Mapping[str, Any]) -> RequestTrace:

@@ -217,16 +217,16 @@ def _check_values(array: npt.NDArray[Any], values: npt.NDArray[Any], datatype: s
 
 def _values(parameters: Any) -> dict[str, Any]:
     """Parameters by name: plain values over HTTP, messages over gRPC."""
-    values = {}
-    for name, value in (parameters or {}).items():
-        which = getattr(value, "WhichOneof", None)
-        kind = None if which is None else which("parameter_choice")
-        if which is not None and kind is None:
-            raise RequestError(
-                f"parameter {name!r} has no value; KServe takes bools, int64 and text by gRPC: send other numbers over "
-                "HTTP"
-            )
-        values[name] = value if kind is None else getattr(value, kind)
+    values = dict(parameters or {})
+    for name, value in values.items():
+        if hasattr(value, "WhichOneof"):
+            kind = value.WhichOneof("parameter_choice")
+            if kind is None:
+                raise RequestError(
+                    f"parameter {name!r} has no value; KServe takes bools, int64 and text by gRPC: send other numbers "
+                    "over HTTP"
+                )
+            values[name] = getattr(value, kind)
     return values
 
 

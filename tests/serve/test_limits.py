@@ -157,16 +157,13 @@ def test_keys(run: Callable[..., Any]) -> None:
 
 
 def test_tls(run: Callable[..., Any], tmp_path: Path) -> None:
-    import tritonclient.grpc
-
     certificate, key = make_certificate(tmp_path)
     server = run(certificate=str(certificate), private_key=str(key))
     context = ssl.create_default_context(cafile=str(certificate))
     with urllib.request.urlopen(f"https://localhost:{server.http_port}/v2/health/ready", context=context) as answer:
         assert answer.status == 200
-    with tritonclient.grpc.InferenceServerClient(
-        f"localhost:{server.grpc_port}", ssl=True, root_certificates=str(certificate)
-    ) as client:
+    address, root = f"localhost:{server.grpc_port}", str(certificate)
+    with triton("grpc").InferenceServerClient(address, ssl=True, root_certificates=root) as client:
         assert client.is_server_ready()
     with pytest.raises(OSError, match=r"."):
         ask(server.http_port, "/v2/health/ready")

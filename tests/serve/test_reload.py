@@ -22,7 +22,7 @@ import numpy as np
 import onnx_models
 import pytest
 from onnx_models import node, value
-from served_requests import ask, inputs_of
+from served_requests import PROTOCOLS, ask, client_of, inputs_of, triton
 from waiting import meanwhile, until
 
 from infersdk import Pipeline
@@ -87,18 +87,13 @@ def replace(path: Path, new: float) -> None:
 
 @pytest.mark.slow
 def test_no_request_fails_over_many_swaps(run: Callable[..., Any], tmp_path: Path) -> None:
-    import tritonclient.grpc
-    import tritonclient.http
-
     server = run()
     ended, seen = threading.Event(), set[float]()
     counts = [0] * 4
 
     def ask_always(index: int) -> None:
-        kind = "grpc" if index % 2 else "http"
-        module: Any = tritonclient.grpc if index % 2 else tritonclient.http
-        port = server.grpc_port if index % 2 else server.http_port
-        with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        kind = PROTOCOLS[index % 2]
+        with client_of(server, kind) as client:
             inputs = inputs_of(kind, {"x": np.ones((2, 4), np.float32)}, "FP32")
             while not ended.is_set():
                 y = client.infer("times", inputs).as_numpy("y")
@@ -584,15 +579,13 @@ def test_a_pair_of_files_that_is_no_certificate(config: Path, tmp_path: Path, pr
 
 
 def test_an_ipv6_address(run: Callable[..., Any]) -> None:
-    import tritonclient.grpc
-
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError as error:
         pytest.skip(f"no IPv6 here: {error}")
     server = run(host="::1")
     assert server.settings.address(80) == "[::1]:80"
-    assert tritonclient.grpc.InferenceServerClient(f"[::1]:{server.grpc_port}").is_server_ready()
+    assert triton("grpc").InferenceServerClient(f"[::1]:{server.grpc_port}").is_server_ready()
     with urllib.request.urlopen(f"http://[::1]:{server.http_port}/v2/health/ready", timeout=30) as answer:
         assert answer.status == 200
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from contextvars import Token
 from typing import Any
 
 from .. import __version__
@@ -74,9 +73,7 @@ class RequestTrace:
     def __init__(self, api: Any, tracer: Any, span: Any) -> None:
         self._api, self._tracer, self._span = api, tracer, span
         self._stages: list[RequestStages] = []
-        self._listening: Token[Any] | None = None
-        if span.is_recording():
-            self._listening = stage_listener.set(self._stages.append)
+        self._listening = stage_listener.set(self._stages.append)
 
     def end(self, error: RequestError | None, notes: dict[str, Any], attributes: Mapping[str, Any]) -> None:
         """Ends the span, after the spans of the stages.
@@ -87,8 +84,8 @@ class RequestTrace:
             attributes: further attributes of the span, besides the model.
         """
         notes["trace_id"] = self._api.format_trace_id(self._span.get_span_context().trace_id)
-        if self._listening is not None:
-            stage_listener.reset(self._listening)
+        stage_listener.reset(self._listening)
+        if self._span.is_recording():
             self._add_stages()
         model = {"infersdk.model": notes["model"]} if "model" in notes else {}
         self._span.set_attributes({**attributes, **model})

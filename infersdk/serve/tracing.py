@@ -51,9 +51,8 @@ class Tracing:
         Args:
             carrier: the headers of the request, in lower case: `traceparent` names the parent.
         """
-        span = self._tracer.start_span(
-            name, self._extract(dict(carrier)), kind=self._trace.SpanKind.SERVER, attributes=dict(attributes)
-        )
+        parent, kind = self._extract(carrier), self._trace.SpanKind.SERVER
+        span = self._tracer.start_span(name, parent, kind=kind, attributes=attributes)
         return RequestTrace(self._trace, self._tracer, span)
 
     def close(self) -> None:
@@ -100,9 +99,7 @@ class RequestTrace:
         parent = self._api.set_span_in_context(self._span)
 
         def add(name: str, begin: float, end: float, context: Any, **attributes: Any) -> Any:
-            span = self._tracer.start_span(
-                name, context, start_time=clock + round(begin * 1e9), attributes=attributes or None
-            )
+            span = self._tracer.start_span(name, context, attributes=attributes, start_time=clock + round(begin * 1e9))
             span.end(end_time=clock + round(end * 1e9))
             return self._api.set_span_in_context(span)
 

@@ -150,10 +150,8 @@ async def send_refusal(request: Request, response: Response, receive: Receive, s
 
 
 async def _throw_away(receive: Receive) -> None:
-    more = True
-    while more:
-        message = await receive()
-        more = message["type"] == "http.request" and message.get("more_body", False)
+    while (await receive()).get("more_body"):  # the message of a disconnection has no such field
+        pass
 
 
 async def send_response(response: Response, send: Send, *, more: bool = False) -> None:

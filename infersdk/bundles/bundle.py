@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,7 +61,6 @@ class Bundle:
     ) -> None:
         self.path, self._key = os.fspath(path), key
         self._name = path.name if isinstance(path, ModelSource) else os.path.basename(self.path)
-        self._sealer: Sealer | None = None
         try:
             with open_regular(self.path) as file:
                 self._open(file, trust)
@@ -105,23 +105,22 @@ class Bundle:
         if name not in self.manifest.parts:
             raise ConfigError(f"{self.path!r} has no part {name!r}; its parts are {', '.join(self.manifest.parts)}")
         if name in self._sealed:
-            self._unsealed().open(name, self._stored[name])
+            self._sealer.open(name, self._stored[name])
             self._sealed.remove(name)
         return self._stored[name].getvalue()
 
-    def _unsealed(self) -> Sealer:
-        if self._sealer is None:
-            encryption = self.manifest.encryption
-            assert encryption is not None
-            try:
-                key = read_key(self._key)
-            except BundleKeyError as error:
-                raise BundleKeyError(f"{self.path!r}: {error}") from None
-            sealer = Sealer(key, bytes.fromhex(encryption.salt))
-            if sealer.check != encryption.check:
-                raise BundleKeyError(f"{self.path!r} is encrypted with another key")
-            self._sealer = sealer
-        return self._sealer
+    @cached_property
+    def _sealer(self) -> Sealer:
+        encryption = self.manifest.encryption
+        assert encryption is not None
+        try:
+            key = read_key(self._key)
+        except BundleKeyError as error:
+            raise BundleKeyError(f"{self.path!r}: {error}") from None
+        sealer = Sealer(key, bytes.fromhex(encryption.salt))
+        if sealer.check != encryption.check:
+            raise BundleKeyError(f"{self.path!r} is encrypted with another key")
+        return sealer
 
     def source(self, precision: str | None = None) -> ModelSource:
         """The model for a precision: the form of that precision, or the reference.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
+from .. import __version__
 from ..core.cache import Cache, key_of
 from ..core.device import Device
 from ..core.processors import processor_digest
@@ -302,8 +303,6 @@ def _difference(path: str, backend: str, report: GoldenReport) -> GoldenSampleEr
 
 def _place(model: Any) -> dict[str, Any]:
     """Where the results of a model are computed: all that may change them."""
-    from .. import __version__
-
     network = model.network
     runtime = sys.modules.get(network.backend.replace("-", "_"))
     options = msgspec.structs.asdict(network.options)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+from PIL import Image
 
+from .. import __version__
 from ..core.files import IMAGE_SUFFIXES, atomic_path, atomic_write, check_output, image_files
 from ..core.model_source import ModelSource
 from ..errors import ConfigError, ImageError, OutputError, UnsupportedModelError
@@ -104,8 +106,6 @@ def pack(
         OutputError: the file cannot be written, or would exceed 4 GiB or 65,535 entries.
         ModelError, BackendError, ImageError: the model cannot be loaded and run on the samples.
     """
-    from .. import __version__
-
     for argument, value in {"settings": settings, "forms": forms}.items():
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError(f"{argument} is a mapping, such as a dict, not {value!r}")
@@ -238,8 +238,6 @@ def _images(images: str | os.PathLike[str] | Sequence[Any]) -> list[Any]:
 
 def _png(source: Any, channel_order: str) -> bytes:
     """An image as a PNG file: the pixels that the reference sees, without a decoder's differences."""
-    from PIL import Image
-
     image, buffer = read_image(source, channel_order=channel_order), io.BytesIO()
     if image.format == "nv12":
         raise ImageError("a golden sample is not an NV12 frame; give frames that were read with format='bgr'")
@@ -259,7 +257,6 @@ class _Recorder:
     def __init__(self, source: ModelSource, type: str | None, settings: Mapping[str, Any]) -> None:
         self._source, self._type, self._settings = source, type, settings
         self._chunks: list[npt.NDArray[np.float32]] = []
-        self._count = 0
 
     @property
     def values(self) -> npt.NDArray[np.float32]:
@@ -267,10 +264,9 @@ class _Recorder:
         return np.concatenate(self._chunks).astype("<f4")
 
     def _keep(self, array: npt.NDArray[Any], most: int) -> Values:
-        kept = elements(array, most)
-        self._chunks.append(kept)
-        self._count += kept.size
-        return Values(tuple(array.shape), self._count - kept.size)
+        offset = sum(chunk.size for chunk in self._chunks)
+        self._chunks.append(elements(array, most))
+        return Values(tuple(array.shape), offset)
 
     def _load(self, source: ModelSource | None = None, **settings: Any) -> VisionModel[Any]:
         return load(source or self._source, _REFERENCE, type=self._type, **{**self._settings, **settings})

@@ -155,7 +155,7 @@ async def _answer_v1(endpoint: Endpoint, settings: ServerSettings, payload: Any,
         raise RequestError(f"a request has 1 to {settings.max_images} images, not {len(instances)}")
     images = [_image(instance) for instance in instances]
     deadline, tally.rows = settings.default_deadline, len(images)
-    results = await all_results(endpoint.predict(image, {}, deadline, 0, tally) for image in images)
+    results = await all_results(endpoint.predict(image, {}, deadline, 0) for image in images)
     return {"predictions": [plain_rows(result) for result in results]}
 
 
@@ -217,16 +217,16 @@ def _check_values(array: npt.NDArray[Any], values: npt.NDArray[Any], datatype: s
 
 def _values(parameters: Any) -> dict[str, Any]:
     """Parameters by name: plain values over HTTP, messages over gRPC."""
-    values = {}
-    for name, value in (parameters or {}).items():
-        which = getattr(value, "WhichOneof", None)
-        kind = None if which is None else which("parameter_choice")
-        if which is not None and kind is None:
-            raise RequestError(
-                f"parameter {name!r} has no value; KServe takes bools, int64 and text by gRPC: send other numbers over "
-                "HTTP"
-            )
-        values[name] = value if kind is None else getattr(value, kind)
+    values = dict(parameters or {})
+    for name, value in values.items():
+        if hasattr(value, "WhichOneof"):
+            kind = value.WhichOneof("parameter_choice")
+            if kind is None:
+                raise RequestError(
+                    f"parameter {name!r} has no value; KServe takes bools, int64 and text by gRPC: send other numbers "
+                    "over HTTP"
+                )
+            values[name] = getattr(value, kind)
     return values
 
 

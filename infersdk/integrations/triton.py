@@ -65,9 +65,9 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
     """
     tables = served_tables(config)
     inputs = {*_texts(tables), *([] if isinstance(config, Mapping) else [os.fspath(config)])}
-    for name, whole in tables.items():
+    newest = {name: newest_table(name, table) for name, table in tables.items()}
+    for name, (_, table) in newest.items():
         # The source of an exported model may be in it: the new one has a copy.
-        _, table = newest_table(name, whole)
         _check_target(Path(folder) / name, inputs - {*_texts(table)})
         _source(name, table)
     try:
@@ -75,8 +75,7 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
     except OSError as error:  # a file has its name, for example
         reason = error.strerror or error
         raise OutputError(f"cannot make the folder {str(folder)!r} of the repository: {reason}") from None
-    for name, whole in tables.items():
-        version, table = newest_table(name, whole)
+    for name, (version, table) in newest.items():
         target = Path(folder) / name
         with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as made:
             new = Path(made) / name
@@ -85,7 +84,7 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
             if target.exists():
                 shutil.rmtree(target)
             new.rename(target)
-    return list(tables)
+    return list(newest)
 
 
 def _check_target(target: Path, inputs: Iterable[str]) -> None:

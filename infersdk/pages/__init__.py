@@ -97,8 +97,8 @@ def draw(
 
     specification = json.loads((_FOLDER / f"{plot}.vg.json").read_text()) | {"config": _STYLE}
     _set(specification["data"], "values", {name: list(values) for name, values in rows.items()})
-    _set(specification["scales"], "type", scales or {})
-    _set(specification["signals"], "value", signals)
+    _set(specification.get("scales", []), "type", scales or {})
+    _set(specification.get("signals", []), "value", signals)
     if height is not None:
         specification["height"] = height
     return Markup(vl_convert.vega_to_svg(specification))

@@ -64,12 +64,11 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
     """The datatype of a NumPy type; `BYTES` for text and objects."""
     if dtype.kind in "OSU":
         return "BYTES"
-    name = _NAMES.get(dtype)
-    if name is None and dtype.name == "bfloat16":
+    if (name := _NAMES.get(dtype)) is not None:
+        return name
+    if dtype.name == "bfloat16":
         return "BF16"
-    if name is None:
-        raise RequestError(f"the protocol has no datatype for {dtype}", Status.INTERNAL)
-    return name
+    raise RequestError(f"the protocol has no datatype for {dtype}", Status.INTERNAL)
 
 
 def element_count(shape: Sequence[int], what: str) -> int:

@@ -97,23 +97,6 @@ class Counters:
             self._add(name, seconds)
 
 
-@contextmanager
-def _collecting(stages: list[RequestStages]) -> Iterator[None]:
-    """Adds the stages of all pipeline requests submitted within the block to the list."""
-    outer = stage_listener.get()
-
-    def listen(one: RequestStages) -> None:
-        stages.append(one)
-        if outer is not None:
-            outer(one)
-
-    token = stage_listener.set(listen)
-    try:
-        yield
-    finally:
-        stage_listener.reset(token)
-
-
 class Endpoint(ABC):
     """A model that answers requests. All methods except `close()` run in the thread of the event loop.
 
@@ -203,13 +186,21 @@ class Endpoint(ABC):
     @contextmanager
     def request(self) -> Iterator[RequestTally]:
         """A request, until its answer is encoded: keeps the model open within the block, and counts the outcome."""
+        now, failed, trace = monotonic(), True, stage_listener.get()
+        tally = RequestTally(now, now)
+
+        def listen(stages: RequestStages) -> None:
+            tally.stages.append(stages)
+            if trace is not None:
+                trace(stages)
+
         with self.in_use():
-            now, failed = monotonic(), True
-            tally = RequestTally(now, now)
+            token = stage_listener.set(listen)
             try:
                 yield tally
                 failed = False
             finally:
+                stage_listener.reset(token)
                 self.counters.add(tally, failed)
 
     async def infer(self, request: InferRequest, tally: RequestTally) -> dict[str, npt.NDArray[Any]]:
@@ -221,13 +212,12 @@ class Endpoint(ABC):
                 request.inputs[name] = await in_worker(tensor.load)
         items = self.rows(request)
         tally.read, tally.rows = monotonic(), len(items)
-        with _collecting(tally.stages):
-            if len(items) == 1:
-                results: Sequence[Any] = [await self._submit_one(items[0], request)]
-            else:
-                results = await all_results(
-                    self._submit_one(item, request, admitted=row > 0) for row, item in enumerate(items)
-                )
+        if len(items) == 1:
+            results: Sequence[Any] = [await self._submit_one(items[0], request)]
+        else:
+            results = await all_results(
+                self._submit_one(item, request, admitted=row > 0) for row, item in enumerate(items)
+            )
         before = monotonic()
         if self.gathers_slowly(results):
             outputs = await within(request.deadline, in_worker(self.gather, results, names))
@@ -250,14 +240,11 @@ class Endpoint(ABC):
         finally:
             self.admission.leave()
 
-    async def predict(
-        self, item: Any, parameters: Mapping[str, Any], deadline: float | None, priority: int, tally: RequestTally
-    ) -> Any:
+    async def predict(self, item: Any, parameters: Mapping[str, Any], deadline: float | None, priority: int) -> Any:
         """Runs one item within the block of `request()`; returns the unchanged result of the model."""
         self._check_parameters(parameters)
         request = InferRequest(self.name, self.version, "", {}, None, parameters, deadline, priority)
-        with _collecting(tally.stages):
-            return await self._submit_one(item, request)
+        return await self._submit_one(item, request)
 
     @property
     def batch_sizes(self) -> dict[int, int]:

@@ -10,7 +10,7 @@ composition is `model/version/2`. The metrics of the server are
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..pipeline.prometheus import PipelineCollector
@@ -23,58 +23,49 @@ __all__ = ["metrics_text"]
 
 def metrics_text(service: InferenceService) -> bytes:
     """All metrics in Prometheus' text format."""
-    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client import generate_latest
 
-    registry = CollectorRegistry()
     pipelines = {
         f"{one.name}/{one.version}" + (f"/{number}" if number > 1 else ""): pipeline
         for one in service.repository.endpoints()
         for number, pipeline in enumerate(one.pipelines, 1)
     }
-    registry.register(PipelineCollector(pipelines))
-    registry.register(_ServerCollector(service))
-    text: bytes = generate_latest(registry)
+    metrics = [*PipelineCollector(pipelines).collect(), *_server_metrics(service)]
+    text: bytes = generate_latest(SimpleNamespace(collect=lambda: metrics))  # all that it uses of a registry
     return text
 
 
-class _ServerCollector:
+def _server_metrics(service: InferenceService) -> tuple[Any, ...]:
     """The metrics of the server itself."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    def __init__(self, service: InferenceService) -> None:
-        self._service = service
+    def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(f"infersdk_{name}", text, labels=labels)
 
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        def counter(name: str, text: str, *labels: str) -> CounterMetricFamily:
-            return CounterMetricFamily(f"infersdk_{name}", text, labels=labels)
-
-        version, outcomes = ("model", "version"), ("model", "version", "outcome")
-        requests = counter("server_requests", "Finished requests", *outcomes)
-        seconds = counter("server_request_seconds", "Total duration of finished requests", *outcomes)
-        checks = counter("golden_checks", "Checks of golden samples", *outcomes)
-        shadows = counter("shadow_images", "Images offered to a shadow", *outcomes)
-        agreement = counter("shadow_agreement", "Sum of the agreement of a shadow, 0 to 1 an image", *version)
-        loads = counter("model_loads", "Number of times the model was loaded", "model")
-        waiting = GaugeMetricFamily(
-            "infersdk_server_waiting", "Requests waiting for a slot of the pipeline", labels=version
-        )
-        for one in self._service.repository.endpoints():
-            key = one.name, one.version
-            for outcome in ("success", "fail"):
-                total = one.counters.stats[outcome]
-                requests.add_metric((*key, outcome), total["count"])
-                seconds.add_metric((*key, outcome), total["ns"] / 1e9)
-            waiting.add_metric(key, one.admission.waiting)
-            for outcome, count in one.golden_checks.items() if one.check_samples is not None else ():
-                checks.add_metric((*key, outcome), count)
-            if one.shadow is not None:
-                for outcome, count in one.shadow.outcomes.items():
-                    shadows.add_metric((*key, outcome), count)
-                agreement.add_metric(key, one.shadow.agreement)
-        for name, entry in self._service.repository.models.items():
-            loads.add_metric((name,), entry.loads)
-        ready = GaugeMetricFamily(
-            "infersdk_server_ready", "1 while all models are loaded and warm", value=self._service.ready
-        )
-        return iter((requests, seconds, waiting, checks, shadows, agreement, loads, ready))
+    version, outcomes = ("model", "version"), ("model", "version", "outcome")
+    requests = counter("server_requests", "Finished requests", *outcomes)
+    seconds = counter("server_request_seconds", "Total duration of finished requests", *outcomes)
+    checks = counter("golden_checks", "Checks of golden samples", *outcomes)
+    shadows = counter("shadow_images", "Images offered to a shadow", *outcomes)
+    agreement = counter("shadow_agreement", "Sum of the agreement of a shadow, 0 to 1 an image", *version)
+    loads = counter("model_loads", "Number of times the model was loaded", "model")
+    waiting = GaugeMetricFamily(
+        "infersdk_server_waiting", "Requests waiting for a slot of the pipeline", labels=version
+    )
+    for one in service.repository.endpoints():
+        key = one.name, one.version
+        for outcome in ("success", "fail"):
+            total = one.counters.stats[outcome]
+            requests.add_metric((*key, outcome), total["count"])
+            seconds.add_metric((*key, outcome), total["ns"] / 1e9)
+        waiting.add_metric(key, one.admission.waiting)
+        for outcome, count in one.golden_checks.items() if one.check_samples is not None else ():
+            checks.add_metric((*key, outcome), count)
+        if one.shadow is not None:
+            for outcome, count in one.shadow.outcomes.items():
+                shadows.add_metric((*key, outcome), count)
+            agreement.add_metric(key, one.shadow.agreement)
+    for name, entry in service.repository.models.items():
+        loads.add_metric((name,), entry.loads)
+    ready = GaugeMetricFamily("infersdk_server_ready", "1 while all models are loaded and warm", value=service.ready)
+    return requests, seconds, waiting, checks, shadows, agreement, loads, ready

@@ -53,7 +53,7 @@ class NetworkEndpoint(Endpoint):
         self.outputs = tuple(tensor_info(spec) for spec in network.output_specs)
 
     def takes_shared(self, tensor: SharedTensor) -> bool:
-        return self.batched and tensor.datatype not in ("BOOL", "BYTES")  # whose values `load()` checks
+        return self.batched and tensor.dtype.kind not in "bO"  # BOOL and BYTES, whose values `load()` checks
 
     def rows(self, request: InferRequest) -> list[Any]:
         inputs = {info.name: self._checked(info, request.inputs.get(info.name)) for info in self.inputs}
@@ -149,8 +149,6 @@ class _WholeRequestBuffer(OneBucket):
         return True  # it only stores a reference
 
     def prepare(self, row: int, item: Any, parameters: Mapping[str, Any] | None) -> None:
-        if parameters:
-            raise InputError(f"{self._infer.model.name} takes no parameters, not {', '.join(sorted(parameters))}")
         self._inputs = {
             spec.name: _as_text(item[spec.name]) if spec.kind == "tensor(string)" else item[spec.name]
             for spec in self._infer.input_specs

@@ -17,7 +17,7 @@ from ..core._lib import check, ffi, lib, out
 from ..core.device import Device
 from ..core.tensor import Tensor
 from ..errors import CudaError, DeviceUnavailableError, InferSDKError
-from .datatypes import element_count, numpy_dtype, pack, unpack
+from .datatypes import datatype_of, element_count, numpy_dtype, pack, unpack
 from .errors import RequestError
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class RegionPart:
                 f"{what}: {datatype} {list(shape)} has {count * dtype.itemsize:,} bytes, and its part of shared memory "
                 f"has {self.nbytes:,}"
             )
-        return SharedTensor(self, datatype, dtype, tuple(shape), what)
+        return SharedTensor(self, dtype, tuple(shape), what)
 
     def write(self, array: npt.NDArray[Any], output: str) -> None:
         """Writes the output of this name. Raises RequestError if the part is too small."""
@@ -214,14 +214,11 @@ class SharedTensor:
     """A tensor in a part of a region, before it is copied. The client may change its values until then.
 
     Args:
-        datatype, dtype: element type of the protocol and of NumPy.
         what: the name of the tensor in messages.
     """
 
-    def __init__(
-        self, part: RegionPart, datatype: str, dtype: np.dtype[Any], shape: tuple[int, ...], what: str
-    ) -> None:
-        self.part, self.datatype, self.dtype, self.shape, self.what = part, datatype, dtype, shape, what
+    def __init__(self, part: RegionPart, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> None:
+        self.part, self.dtype, self.shape, self.what = part, dtype, shape, what
         self.nbytes, self.ndim, self.device = part.nbytes, len(shape), part.region.device
 
     def __len__(self) -> int:
@@ -233,7 +230,7 @@ class SharedTensor:
             raise IndexError(row)
         size = self.nbytes // count
         part = RegionPart(self.part.region, self.part.offset + row * size, size)
-        return SharedTensor(part, self.datatype, self.dtype, self.shape[1:], self.what)
+        return SharedTensor(part, self.dtype, self.shape[1:], self.what)
 
     def tensor(self) -> Tensor:
         """A view of the memory of a `CudaRegion`."""
@@ -249,4 +246,4 @@ class SharedTensor:
         """A copy of the tensor. Raises RequestError if the bytes are not valid values of the datatype."""
         data = np.empty(self.nbytes, np.uint8)
         self.read_into(data)
-        return unpack(data.data, self.datatype, self.shape, self.what)
+        return unpack(data.data, datatype_of(self.dtype), self.shape, self.what)

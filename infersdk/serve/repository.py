@@ -76,11 +76,6 @@ class ModelEntry:
         """Whether a client has unloaded it."""
         return self.reason == _UNLOADED
 
-    @property
-    def newest(self) -> Endpoint | None:
-        """The version for requests that name none."""
-        return self.versions[max(self.versions, key=int)] if self.versions else None
-
 
 class Repository:
     """The models of a configuration. The methods raise RequestError for a model that they cannot find or load.
@@ -118,14 +113,14 @@ class Repository:
         entry = self.models.get(name)
         if entry is None:
             raise RequestError(f"Request for unknown model: {name!r} is not found", Status.NOT_FOUND)
-        endpoint = entry.versions.get(version) if version else entry.newest
+        if not entry.versions:
+            reason = f": {entry.reason}" if entry.reason else ""
+            raise RequestError(
+                f"Request for unknown model: {name!r} is not ready, its state is {entry.state}{reason}",
+                Status.NOT_FOUND if entry.is_unloaded else Status.UNAVAILABLE,
+            )
+        endpoint = entry.versions.get(version or max(entry.versions, key=int))
         if endpoint is None:
-            if not version or not entry.versions:
-                reason = f": {entry.reason}" if entry.reason else ""
-                raise RequestError(
-                    f"Request for unknown model: {name!r} is not ready, its state is {entry.state}{reason}",
-                    Status.NOT_FOUND if entry.is_unloaded else Status.UNAVAILABLE,
-                )
             raise RequestError(
                 f"Request for unknown model: {name!r} version {version!r} is not found; its versions are "
                 f"{', '.join(entry.versions)}",
@@ -359,16 +354,23 @@ def load_endpoint(
     Args:
         progress: called before each step of the warm-up; its exception aborts the warm-up.
     """
-    if table.get("type") == "network":
-        return _load_network(name, version, table, settings, progress)
-    own = dict(table)
-    second = own.pop("shadow", None)
     with ExitStack() as opened:
-        model = opened.enter_context(create({"models": {name: own}})[name])
-        model.warm_up(progress)
-        endpoint = ImageEndpoint(name, version, model, settings)
-        if second is not None:
-            endpoint.shadow = _shadow(name, own, second)
+        if table.get("type") == "network":
+            pipeline = convert(table.get("pipeline", {}), PipelineSettings, f"models.{name}.pipeline")
+            network = opened.enter_context(load_table(name, table, {}))
+            endpoint: Endpoint = NetworkEndpoint(
+                name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue
+            )
+            opened.callback(endpoint.pipeline.close)
+            endpoint.pipeline.warm_up(progress)
+        else:
+            own = dict(table)
+            second = own.pop("shadow", None)
+            model = opened.enter_context(create({"models": {name: own}})[name])
+            model.warm_up(progress)
+            endpoint = ImageEndpoint(name, version, model, settings)
+            if second is not None:
+                endpoint.shadow = _shadow(name, own, second)
         opened.pop_all()
     return endpoint
 
@@ -380,16 +382,3 @@ def _shadow(name: str, table: Mapping[str, Any], second: Any) -> Shadow:
     fields, key = {**table, **second}, f"{name}.shadow"
     share = convert({"share": fields.pop("share")} if "share" in fields else {}, ShadowShare, f"models.{key}")
     return Shadow(name, create({"models": {key: fields}})[key], share.share)
-
-
-def _load_network(
-    name: str, version: str, table: Mapping[str, Any], settings: ServerSettings, progress: Progress | None
-) -> Endpoint:
-    pipeline = convert(table.get("pipeline", {}), PipelineSettings, f"models.{name}.pipeline")
-    with ExitStack() as opened:
-        network = opened.enter_context(load_table(name, table, {}))
-        endpoint = NetworkEndpoint(name, version, network, msgspec.structs.asdict(pipeline), settings.max_queue)
-        opened.callback(endpoint.pipeline.close)
-        endpoint.pipeline.warm_up(progress)
-        opened.pop_all()
-    return endpoint

@@ -11,8 +11,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -136,10 +137,11 @@ class Server:
         log = AccessLog(enabled=self.settings.access_log)
         authentication = Authentication(self.settings.api_keys)
         most = connection_limit(self.settings)
+        ports: list[_Close] = []
         try:
             with _signals(stop):
-                # The ports open first, so that clients learn that the models are not ready.
-                async with _together() as ports:
+                try:
+                    # The ports open first, so that clients learn that the models are not ready.
                     if self.settings.http_port is not None:
                         ports.append(await self._open_http(authentication, log, most))
                     if self.settings.grpc_port is not None:
@@ -155,6 +157,8 @@ class Server:
                         work.result()  # raises the error that ended it
                     work.cancel()
                     self.service.stopping = True
+                finally:
+                    await asyncio.gather(*(close() for close in ports))  # each waits for its requests
         finally:
             self._stop = lambda: None
             await self.repository.close()
@@ -182,16 +186,15 @@ class Server:
         """Opens the HTTP port with at most `most` connections."""
         import uvicorn
 
-        from .http.connection import abort_unread_answers, connection_factory
+        from .http.connection import Connection, Connections
 
         routes = [*predict_routes(self.service), *page_routes(self.service)]
         application = Application(self.service, authentication, log, routes, self.tracing)
         listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]
-        abort_unread_answers(listener, self.settings.read_timeout)
-        settings = msgspec.structs.replace(self.settings, max_connections=most)
+        connection = partial(Connection, limits=self.settings, open_connections=Connections(most))
         config = uvicorn.Config(
-            application, http=connection_factory(settings), ws="none", lifespan="off", log_config=None,
+            application, http=connection, ws="none", lifespan="off", log_config=None,
             log_level="error", access_log=False, server_header=False, timeout_keep_alive=self.settings.keep_alive,
             h11_max_incomplete_event_size=self.settings.max_header_bytes,
             ssl_certfile=self.settings.certificate, ssl_keyfile=self.settings.private_key,
@@ -326,19 +329,13 @@ def _listen(settings: ServerSettings) -> socket.socket:
     host, port = settings.host, settings.http_port or 0
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(f"server: cannot listen on {settings.address(port)}: {error.strerror or error}") from None
-
-
-@contextlib.asynccontextmanager
-async def _together() -> AsyncIterator[list[_Close]]:
-    """Closes all ports concurrently, because each waits for its requests."""
-    closing: list[_Close] = []
-    try:
-        yield closing
-    finally:
-        await asyncio.gather(*(close() for close in closing))
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux closes connections whose client receives nothing for so long
+        milliseconds = max(1, round(settings.read_timeout * 1000))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    return listener
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import __version__
 from ..core.stream import device_count
 from .datatypes import array_of
 from .errors import RequestError, Status
@@ -75,8 +76,6 @@ class InferenceService:
         return not self.stopping
 
     def server_metadata(self) -> dict[str, Any]:
-        from .. import __version__
-
         extensions = [*EXTENSIONS, *(["cuda_shared_memory"] if device_count() else [])]
         return {"name": self.settings.name, "version": __version__, "extensions": extensions}
 

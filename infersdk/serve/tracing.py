@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from contextvars import Token
 from typing import Any
 
+from .. import __version__
 from ..core.text import logger
 from ..errors import BackendUnavailableError
 from ..pipeline import RequestStages, stage_listener
@@ -43,8 +43,6 @@ class Tracing:
         provider: Any = trace.get_tracer_provider()
         if isinstance(provider, trace.ProxyTracerProvider):
             provider = self._own = _exporting_provider()
-        from .. import __version__
-
         self._tracer = provider.get_tracer("infersdk.serve", __version__)
 
     def start(self, name: str, carrier: Mapping[str, str], attributes: Mapping[str, Any]) -> RequestTrace:
@@ -53,9 +51,8 @@ class Tracing:
         Args:
             carrier: the headers of the request, in lower case: `traceparent` names the parent.
         """
-        span = self._tracer.start_span(
-            name, self._extract(dict(carrier)), kind=self._trace.SpanKind.SERVER, attributes=dict(attributes)
-        )
+        parent, kind = self._extract(carrier), self._trace.SpanKind.SERVER
+        span = self._tracer.start_span(name, parent, kind=kind, attributes=attributes)
         return RequestTrace(self._trace, self._tracer, span)
 
     def close(self) -> None:
@@ -75,9 +72,7 @@ class RequestTrace:
     def __init__(self, api: Any, tracer: Any, span: Any) -> None:
         self._api, self._tracer, self._span = api, tracer, span
         self._stages: list[RequestStages] = []
-        self._listening: Token[Any] | None = None
-        if span.is_recording():
-            self._listening = stage_listener.set(self._stages.append)
+        self._listening = stage_listener.set(self._stages.append)
 
     def end(self, error: RequestError | None, notes: dict[str, Any], attributes: Mapping[str, Any]) -> None:
         """Ends the span, after the spans of the stages.
@@ -88,8 +83,8 @@ class RequestTrace:
             attributes: further attributes of the span, besides the model.
         """
         notes["trace_id"] = self._api.format_trace_id(self._span.get_span_context().trace_id)
-        if self._listening is not None:
-            stage_listener.reset(self._listening)
+        stage_listener.reset(self._listening)
+        if self._span.is_recording():
             self._add_stages()
         model = {"infersdk.model": notes["model"]} if "model" in notes else {}
         self._span.set_attributes({**attributes, **model})
@@ -104,9 +99,7 @@ class RequestTrace:
         parent = self._api.set_span_in_context(self._span)
 
         def add(name: str, begin: float, end: float, context: Any, **attributes: Any) -> Any:
-            span = self._tracer.start_span(
-                name, context, start_time=clock + round(begin * 1e9), attributes=attributes or None
-            )
+            span = self._tracer.start_span(name, context, attributes=attributes, start_time=clock + round(begin * 1e9))
             span.end(end_time=clock + round(end * 1e9))
             return self._api.set_span_in_context(span)
 

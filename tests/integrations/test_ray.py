@@ -15,7 +15,7 @@ import pytest
 import infersdk
 from infersdk.data import DETECTOR, IMAGE
 from infersdk.errors import ConfigError, Overloaded
-from infersdk.integrations.ray import _Replica
+from infersdk.integrations.ray import ImageBatches, _Replica, deployment
 from infersdk.models import YOLOv5
 
 CONFIG = {
@@ -55,8 +55,6 @@ def images(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_each_row_has_its_result(cluster: Any, expected: Any) -> None:
-    from infersdk.integrations.ray import ImageBatches
-
     rows = [*images(20), {"number": 20, "bytes": b"no image"}]
     found = cluster.data.from_items(rows).map_batches(
         ImageBatches, fn_constructor_kwargs={"config": CONFIG, "model": "detector"}, batch_size=4, concurrency=1
@@ -76,8 +74,6 @@ def test_each_row_has_its_result(cluster: Any, expected: Any) -> None:
 @pytest.mark.slow
 def test_a_worker_that_is_killed_loses_no_row(cluster: Any, tmp_path: Path) -> None:
     """The first batch kills its own process; Ray starts another one, and gives it the batch again."""
-    from infersdk.integrations.ray import ImageBatches
-
     flag = str(tmp_path / "killed")
 
     class KilledOnce(ImageBatches):
@@ -102,8 +98,6 @@ def test_a_worker_that_is_killed_loses_no_row(cluster: Any, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_deployment(cluster: Any, expected: Any) -> None:
     serve: Any = pytest.importorskip("ray.serve")
-    from infersdk.integrations.ray import deployment
-
     try:
         handle = serve.run(deployment(CONFIG, "detector", ray_actor_options={"num_cpus": 1}), route_prefix=None)
         answers = [handle.remote(Path(IMAGE).read_bytes()) for _ in range(8)]
@@ -159,8 +153,6 @@ def test_a_request_over_http_that_fails(
 
 
 def test_the_newest_version_is_loaded(expected: Any) -> None:
-    from infersdk.integrations.ray import ImageBatches
-
     versions = {"9": {"path": "none.onnx"}, "10": {"path": str(DETECTOR)}}
     table = {"type": "yolov5", "conf": 0.5, "class_agnostic": True, "versions": versions}
     (found,) = ImageBatches({"models": {"m": table}}, "m")({"bytes": np.array([IMAGE], object)})["results"]
@@ -168,8 +160,6 @@ def test_the_newest_version_is_loaded(expected: Any) -> None:
 
 
 def test_an_unknown_model() -> None:
-    from infersdk.integrations.ray import ImageBatches
-
     with pytest.raises(ConfigError, match="the configuration has no model 'other'; it has detector"):
         ImageBatches(CONFIG, "other")
     with pytest.raises(ConfigError, match="the dataset has no column 'bytes'; it has image"):
@@ -177,8 +167,6 @@ def test_an_unknown_model() -> None:
 
 
 def test_only_errors_of_images_are_results() -> None:
-    from infersdk.integrations.ray import ImageBatches
-
     batch = {"bytes": np.array([Path(IMAGE).read_bytes(), b"no image"], object)}
     assert ["not an image" in error for error in ImageBatches(CONFIG, "detector")(batch)["error"]] == [False, True]
     with pytest.raises(ConfigError, match="conf is 3"):

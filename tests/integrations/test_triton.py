@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 import site
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +15,13 @@ import pytest
 import web
 from triton_repository import COMMAND, REASON, running
 
+import infersdk
+from infersdk.bundles import pack
 from infersdk.cli import main
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from infersdk.errors import BackendUnavailableError, ConfigError, OutputError
-from infersdk.models import Classifier, YOLOv5
+from infersdk.integrations.triton import export
+from infersdk.models import Classifier, YOLOv5, create
 from infersdk.serve.server import require_packages
 
 try:
@@ -30,8 +36,6 @@ onnx_models = pytest.importorskip("onnx_models")
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packaged models and a network, exported by the command."""
-    import json
-
     folder = tmp_path_factory.mktemp("export")
     network = onnx_models.double(folder / "double.onnx")
     models = {
@@ -64,8 +68,6 @@ def test_configurations(repository: Path) -> None:
 
 
 def test_what_triton_cannot_serve(tmp_path: Path) -> None:
-    from infersdk.integrations.triton import export
-
     path = str(onnx_models.double(tmp_path / "m.onnx"))
     for table, said in (
         ({"type": "network", "path": path, "backend": "ncnn"}, "Triton has no backend for 'ncnn'"),
@@ -87,8 +89,6 @@ def test_what_triton_cannot_serve(tmp_path: Path) -> None:
 
 def test_a_failed_export_leaves_the_last_one_alone(tmp_path: Path) -> None:
     """Also one whose model lies in the repository itself."""
-    from infersdk.integrations.triton import export
-
     table: dict[str, Any] = {"type": "network", "path": str(onnx_models.double(tmp_path / "m.onnx"))}
     export({"models": {"m": table}}, tmp_path / "r")
     exported = tmp_path / "r" / "m" / "1" / "m.onnx"
@@ -104,8 +104,6 @@ def test_a_failed_export_leaves_the_last_one_alone(tmp_path: Path) -> None:
 
 def test_only_an_exported_model_is_replaced(tmp_path: Path) -> None:
     """A folder that has the name of a model may hold its source, or the source of another one."""
-    from infersdk.integrations.triton import export
-
     for name in ("m", "other"):
         (tmp_path / name).mkdir()
     table: dict[str, Any] = {"type": "network", "path": str(onnx_models.double(tmp_path / "m" / "m.onnx"))}
@@ -126,8 +124,6 @@ def test_only_an_exported_model_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["network", "yolov5"])
 def test_the_newest_version_is_exported(tmp_path: Path, kind: str) -> None:
-    from infersdk.integrations.triton import export
-
     newest = onnx_models.double(tmp_path / "new.onnx") if kind == "network" else DETECTOR
     versions = {"9": {"path": "none.onnx"}, "10": {"path": str(newest)}}
     export({"models": {"m": {"type": kind, "path": "none.onnx", "versions": versions}}}, tmp_path / "r")
@@ -137,8 +133,6 @@ def test_the_newest_version_is_exported(tmp_path: Path, kind: str) -> None:
 
 def test_weights_in_a_folder_below_the_model(tmp_path: Path) -> None:
     import onnx
-
-    from infersdk.integrations.triton import export
 
     model = onnx.load(CLASSIFIER)
     onnx.external_data_helper.convert_model_to_external_data(model, location="w/weights.bin", size_threshold=0)
@@ -151,11 +145,6 @@ def test_weights_in_a_folder_below_the_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["network", "yolov5"])
 def test_a_model_at_an_address(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import hashlib
-
-    from infersdk.integrations.triton import export
-    from infersdk.models import create
-
     pytest.importorskip("fsspec")
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
     data = onnx_models.double(tmp_path / "a.onnx").read_bytes() if kind == "network" else DETECTOR.read_bytes()
@@ -168,12 +157,6 @@ def test_a_model_at_an_address(tmp_path: Path, kind: str, monkeypatch: pytest.Mo
 
 
 def test_the_public_key_of_a_bundle_is_copied(tmp_path: Path) -> None:
-    import json
-
-    from infersdk.bundles import pack
-    from infersdk.integrations.triton import export
-    from infersdk.models import create
-
     ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -190,10 +173,6 @@ def test_the_public_key_of_a_bundle_is_copied(tmp_path: Path) -> None:
 
 @pytest.mark.assets
 def test_built_in_names_are_no_file(assets: Path, tmp_path: Path) -> None:
-    import json
-
-    from infersdk.integrations.triton import export
-
     table = {"type": "yolov5", "path": str(assets / "models" / "yolov5n.onnx"), "names": "coco"}
     export({"models": {"m": table}}, tmp_path / "r")
     exported = json.loads((tmp_path / "r" / "m" / "1" / "app.json").read_text())
@@ -201,9 +180,6 @@ def test_built_in_names_are_no_file(assets: Path, tmp_path: Path) -> None:
 
 
 def test_a_wrapper_of_an_openvino_ir(tmp_path: Path) -> None:
-    from infersdk.integrations.triton import export
-    from infersdk.models import create
-
     openvino = pytest.importorskip("openvino")
     openvino.save_model(openvino.convert_model(CLASSIFIER), tmp_path / "c.xml")
     table = {"type": "classifier", "path": str(tmp_path / "c.xml"), "backend": "openvino", **CLASSIFIER_SETTINGS}
@@ -217,10 +193,6 @@ def test_a_wrapper_of_an_openvino_ir(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def port(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A real Triton with the wrappers; it has no backend of its own for networks."""
-    import shutil
-
-    import infersdk
-
     if not COMMAND:
         pytest.skip(REASON)
     served = tmp_path_factory.mktemp("served")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_requests import ask, serving
+from served_requests import ask, client_of, inputs_of, serving
 
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from infersdk.image import read_image
@@ -44,8 +45,6 @@ def server(config: dict[str, Any]) -> Iterator[Any]:
 def image_of(name: str) -> bytes:
     if name != "text":
         return Path(IMAGE).read_bytes()
-    import io
-
     import ocr_models
     from PIL import Image
 
@@ -83,14 +82,11 @@ def test_parameters_of_a_request(server: Any) -> None:
 
 
 def test_tensors(server: Any, config: dict[str, Any]) -> None:
-    import tritonclient.http as triton
-
-    with triton.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+    with client_of(server, "http") as client:
         for name, model in create({"models": config}).items():
             with model:
-                image = triton.InferInput("image", [1], "BYTES")
-                image.set_data_from_numpy(np.array([image_of(name)], dtype=object))
-                got, expected = client.infer(name, [image]), model(image_of(name))
+                images = inputs_of("http", {"image": np.array([image_of(name)], dtype=object)}, "BYTES")
+                got, expected = client.infer(name, images), model(image_of(name))
                 if name == "text":
                     assert got.as_numpy("num_lines").tolist() == [2]
                     assert [text.decode() for text in got.as_numpy("line_texts")[0]] == expected.texts

@@ -14,6 +14,8 @@ from served_requests import ServerProcess, ask, client_of, serving_process, trit
 
 from infersdk import Tensor, device_count
 from infersdk.core._lib import check, ffi, lib
+from infersdk.image import read_image
+from infersdk.models import YOLOv5
 
 NO_GPU = device_count() == 0
 HANDLE = bytes(64)
@@ -131,9 +133,6 @@ def test_the_utilities_of_the_client(process: ServerProcess) -> None:
 @pytest.mark.skipif(NO_GPU, reason="needs an NVIDIA GPU")
 def test_frames_of_a_wrapper(assets: Path, tmp_path: Path) -> None:
     """Decoded frames on the device of the model: the boxes of the process."""
-    from infersdk.image import read_image
-    from infersdk.models import YOLOv5
-
     path = assets / "models" / "yolov5n.onnx"
     frame = np.ascontiguousarray(read_image(assets / "images" / "bus.jpg").pixels)
     with YOLOv5(path, device="cuda:0") as detector:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from served_requests import ask
 
+from infersdk.serve import Server
+
 
 def test_what_is_loaded_is_left_out_and_freed_later() -> None:
     code = """
@@ -40,8 +42,6 @@ def test_what_is_loaded_is_left_out_and_freed_later() -> None:
 @pytest.mark.parametrize("owns_process", [True, False])
 def test_when_a_server_does_so(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch, owns_process: bool) -> None:
     """When its models are loaded, and when another version has taken the place of one; only where it is alone."""
-    from infersdk.serve import Server
-
     calls: list[str] = []
     frozen = threading.Semaphore(0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from served_requests import ask, client_of, serving, triton
+from served_requests import ask, client_of, inputs_of, serving, triton
 
 from infersdk.data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from infersdk.image import read_image
@@ -36,9 +37,7 @@ def boxes() -> Any:
 
 
 def encoded(protocol: str, *images: bytes) -> list[Any]:
-    one = triton(protocol).InferInput("image", [len(images)], "BYTES")
-    one.set_data_from_numpy(np.array(images, dtype=object))
-    return [one]
+    return inputs_of(protocol, {"image": np.array(images, dtype=object)}, "BYTES")
 
 
 def test_boxes_as_tensors(digits: Any, boxes: Any, protocol: str) -> None:
@@ -53,8 +52,6 @@ def test_boxes_as_tensors(digits: Any, boxes: Any, protocol: str) -> None:
 
 
 def test_several_images_of_one_request(digits: Any, boxes: Any, protocol: str) -> None:
-    import io
-
     from PIL import Image
 
     blank = io.BytesIO()
@@ -74,10 +71,8 @@ def test_several_images_of_one_request(digits: Any, boxes: Any, protocol: str) -
 
 def test_decoded_images(digits: Any, boxes: Any, protocol: str) -> None:
     pixels = read_image(IMAGE).pixels[..., ::-1][None].copy()  # the model takes arrays as OpenCV has them
-    one = triton(protocol).InferInput("pixels", list(pixels.shape), "UINT8")
-    one.set_data_from_numpy(pixels)
     with client_of(digits, protocol) as client:
-        result = client.infer("detector", [one])
+        result = client.infer("detector", inputs_of(protocol, {"pixels": pixels}, "UINT8"))
         np.testing.assert_array_equal(result.as_numpy("detection_boxes")[0], boxes.xyxy)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import socket
+import ssl
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +19,9 @@ import pytest
 import serve_models
 from certificates import make_certificate
 from served_requests import ask, client_of, inputs_of, serving, simple_body, triton
+
+from infersdk.serve import access_log
+from infersdk.serve.access_log import AccessLog
 
 LIMITS = {
     "read_timeout": 0.5, "keep_alive": 0.5, "max_headers": 20,
@@ -152,19 +157,13 @@ def test_keys(run: Callable[..., Any]) -> None:
 
 
 def test_tls(run: Callable[..., Any], tmp_path: Path) -> None:
-    import ssl
-    import urllib.request
-
-    import tritonclient.grpc
-
     certificate, key = make_certificate(tmp_path)
     server = run(certificate=str(certificate), private_key=str(key))
     context = ssl.create_default_context(cafile=str(certificate))
     with urllib.request.urlopen(f"https://localhost:{server.http_port}/v2/health/ready", context=context) as answer:
         assert answer.status == 200
-    with tritonclient.grpc.InferenceServerClient(
-        f"localhost:{server.grpc_port}", ssl=True, root_certificates=str(certificate)
-    ) as client:
+    address, root = f"localhost:{server.grpc_port}", str(certificate)
+    with triton("grpc").InferenceServerClient(address, ssl=True, root_certificates=root) as client:
         assert client.is_server_ready()
     with pytest.raises(OSError, match=r"."):
         ask(server.http_port, "/v2/health/ready")
@@ -179,8 +178,6 @@ def test_model_control_and_shared_memory_are_off_by_default(run: Callable[..., A
 
 
 def test_the_access_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    from infersdk.serve.access_log import AccessLog
-
     stream = io.StringIO()
     monkeypatch.setattr("sys.stderr", stream)
     log = AccessLog()
@@ -199,8 +196,6 @@ def test_the_access_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_log_whose_reader_stalls_drops_lines_and_counts_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from infersdk.serve import access_log
-
     class Stalled(io.StringIO):
         go = threading.Event()
 

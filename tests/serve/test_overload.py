@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -135,8 +136,6 @@ def test_overload_for_a_minute(slow: Overloaded) -> None:
 @pytest.mark.parametrize("slow", ["waiting"], indirect=True)
 def test_what_a_client_has_left_behind_does_not_run(slow: Overloaded) -> None:
     """Its requests leave the queue: others need not wait for them."""
-    import socket
-
     (_, port, _), folder = slow
     body = (folder / "body").read_bytes()
     head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"

@@ -22,11 +22,16 @@ import numpy as np
 import onnx_models
 import pytest
 from onnx_models import node, value
-from served_requests import ask, inputs_of
+from served_requests import PROTOCOLS, ask, client_of, inputs_of, triton
 from waiting import meanwhile, until
 
 from infersdk import Pipeline
-from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, ModelError
+from infersdk.cli import main
+from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, InferSDKError, ModelError
+from infersdk.serve import Server
+from infersdk.serve.errors import RequestError, Status
+from infersdk.serve.repository import Repository, load_endpoint
+from infersdk.serve.settings import ServerSettings
 
 
 def times(path: Path, factor: float) -> Path:
@@ -54,8 +59,6 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(config: Path) -> Iterator[Callable[..., Any]]:
     """Starts servers, and ends them."""
-    from infersdk.serve import Server
-
     servers: list[Any] = []
 
     def start(**settings: Any) -> Any:
@@ -84,18 +87,13 @@ def replace(path: Path, new: float) -> None:
 
 @pytest.mark.slow
 def test_no_request_fails_over_many_swaps(run: Callable[..., Any], tmp_path: Path) -> None:
-    import tritonclient.grpc
-    import tritonclient.http
-
     server = run()
     ended, seen = threading.Event(), set[float]()
     counts = [0] * 4
 
     def ask_always(index: int) -> None:
-        kind = "grpc" if index % 2 else "http"
-        module: Any = tritonclient.grpc if index % 2 else tritonclient.http
-        port = server.grpc_port if index % 2 else server.http_port
-        with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        kind = PROTOCOLS[index % 2]
+        with client_of(server, kind) as client:
             inputs = inputs_of(kind, {"x": np.ones((2, 4), np.float32)}, "FP32")
             while not ended.is_set():
                 y = client.infer("times", inputs).as_numpy("y")
@@ -219,8 +217,6 @@ def test_requests_that_run_end_when_a_server_stops(run: Callable[..., Any]) -> N
 
 
 def test_what_cannot_be_started(config: Path, tmp_path: Path) -> None:
-    from infersdk.serve import Server
-
     def refused(kind: type[Exception], said: str, **settings: Any) -> None:
         with pytest.raises(kind, match=said):
             Server(config, **settings).start()
@@ -260,10 +256,7 @@ class GatedLoads:
     """What a repository loads is kept from it until a test opens the gate; `endpoints` are those that were loaded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from infersdk.serve import repository
-
         self.begun, self.gate, self.endpoints = threading.Event(), threading.Event(), list[Any]()
-        load_endpoint = repository.load_endpoint
 
         def load(*arguments: Any) -> Any:
             self.endpoints.append(load_endpoint(*arguments))
@@ -271,7 +264,7 @@ class GatedLoads:
             assert self.gate.wait(60)
             return self.endpoints[-1]
 
-        monkeypatch.setattr(repository, "load_endpoint", load)
+        monkeypatch.setattr("infersdk.serve.repository.load_endpoint", load)
 
     def are_closed(self) -> bool:
         return all(endpoint._network._closed for endpoint in self.endpoints)
@@ -285,15 +278,10 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatedLoads]:
 
 
 def repository_of(config: Path, drain: float = 1) -> Any:
-    from infersdk.serve.repository import Repository
-    from infersdk.serve.settings import ServerSettings
-
     return Repository(config, ServerSettings(drain=drain))
 
 
 def test_a_model_that_waits_for_its_turn_is_unavailable(config: Path, tmp_path: Path, loads: GatedLoads) -> None:
-    from infersdk.serve.errors import RequestError, Status
-
     data = json.loads(config.read_text())
     data["models"]["later"] = table(tmp_path / "model.onnx")
     config.write_text(json.dumps(data))
@@ -393,8 +381,6 @@ def test_a_model_whose_pipeline_has_failed_is_not_ready_and_is_loaded_again(
 
 
 def test_a_failed_model_that_cannot_be_loaded_is_unavailable(config: Path, tmp_path: Path) -> None:
-    from infersdk.serve.errors import RequestError, Status
-
     async def check() -> None:
         repository = repository_of(config)
         await repository.load_all()
@@ -473,10 +459,6 @@ def test_weights_in_a_file_of_their_own_are_watched(run: Callable[..., Any], con
 def test_a_wrong_table_of_a_network(
     config: Path, changes: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from infersdk.cli import main
-    from infersdk.errors import InferSDKError
-    from infersdk.serve import Server
-
     data = json.loads(config.read_text())
     data["models"]["times"] |= changes
     config.write_text(json.dumps(data))
@@ -578,8 +560,6 @@ def test_the_end_of_the_server_ends_a_warm_up(config: Path, monkeypatch: pytest.
 
 
 def test_a_server_that_is_not_ready_in_time(config: Path, loads: GatedLoads) -> None:
-    from infersdk.serve import Server
-
     server = Server(config)
     with pytest.raises(DeadlineExceeded, match=r"not ready within 0\.2 s"):
         server.start(timeout=0.2)
@@ -590,8 +570,6 @@ def test_a_server_that_is_not_ready_in_time(config: Path, loads: GatedLoads) -> 
 
 @pytest.mark.parametrize("protocols", [("http", "grpc"), ("grpc",), ("http",)])
 def test_a_pair_of_files_that_is_no_certificate(config: Path, tmp_path: Path, protocols: tuple[str, ...]) -> None:
-    from infersdk.serve import Server
-
     (tmp_path / "x.pem").write_text("neither")
     ports = {f"{name}_port": 0 if name in protocols else None for name in ("http", "grpc")}
     with pytest.raises(
@@ -601,23 +579,19 @@ def test_a_pair_of_files_that_is_no_certificate(config: Path, tmp_path: Path, pr
 
 
 def test_an_ipv6_address(run: Callable[..., Any]) -> None:
-    import tritonclient.grpc
-
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError as error:
         pytest.skip(f"no IPv6 here: {error}")
     server = run(host="::1")
     assert server.settings.address(80) == "[::1]:80"
-    assert tritonclient.grpc.InferenceServerClient(f"[::1]:{server.grpc_port}").is_server_ready()
+    assert triton("grpc").InferenceServerClient(f"[::1]:{server.grpc_port}").is_server_ready()
     with urllib.request.urlopen(f"http://[::1]:{server.http_port}/v2/health/ready", timeout=30) as answer:
         assert answer.status == 200
 
 
 @pytest.mark.parametrize("version", ["01", "٣", "-1", "1" * 20])
 def test_an_entry_that_is_no_table_or_has_no_number(version: str) -> None:
-    from infersdk.serve import Server
-
     with pytest.raises(ConfigError, match=r"^models\.times is a table, not 3"):
         Server({"models": {"times": 3}}).start()
     with pytest.raises(ConfigError, match=f"up to 19 digits, without leading zeros, and has a table, not '{version}'"):

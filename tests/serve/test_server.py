@@ -13,6 +13,10 @@ from typing import Any
 import pytest
 from served_requests import ask, client_of, serving, simple_body
 
+from infersdk.errors import ClosedError, ConfigError
+from infersdk.serve import Server
+from infersdk.serve.settings import ServerSettings
+
 PROGRAM = """
     import json, sys, urllib.request
     from infersdk.serve import Server
@@ -43,9 +47,6 @@ def test_a_process_that_ends_stops_its_server(tables: dict[str, Any], tmp_path: 
 @pytest.mark.parametrize("name", ["servr", "Server", "camera"])
 def test_a_table_that_it_does_not_read_is_refused(name: str, tables: dict[str, Any]) -> None:
     """Its API keys, for example, would not be asked for."""
-    from infersdk.errors import ConfigError
-    from infersdk.serve import Server
-
     with pytest.raises(ConfigError, match=f"{name}.*a server reads models and server alone") as caught:
         Server({"models": {"simple": tables["simple"]}, name: {"api_keys": ["k" * 16]}})
     assert ("did you mean 'server'" in str(caught.value)) == (name != "camera")
@@ -62,25 +63,17 @@ def test_a_table_that_it_does_not_read_is_refused(name: str, tables: dict[str, A
 )  # fmt: skip
 def test_settings_beyond_all_reason_are_refused(setting: str, value: Any) -> None:
     """At the start, and not by a request."""
-    from infersdk.errors import ConfigError
-    from infersdk.serve.settings import ServerSettings
-
     with pytest.raises(ConfigError, match=setting):
         ServerSettings.of({setting: value})
 
 
 @pytest.mark.parametrize("key", ["schlüssel", " long-enough", "long-enough\n", "long\tenough"])
 def test_keys_that_not_all_clients_can_send_are_refused(key: str) -> None:
-    from infersdk.errors import ConfigError
-    from infersdk.serve.settings import ServerSettings
-
     with pytest.raises(ConfigError, match="key 2 of api_keys"):
         ServerSettings.of({"api_keys": ["long enough", key]})
 
 
 def test_a_server_runs_once(tables: dict[str, Any]) -> None:
-    from infersdk.errors import ClosedError
-
     with serving({"simple": tables["simple"]}) as server:
         for start in (server.start, server.run):
             with pytest.raises(ClosedError, match="make a new Server"):

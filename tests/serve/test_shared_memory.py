@@ -20,14 +20,13 @@ from infersdk.serve.shared_memory import SharedMemoryRegions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+shm: Any = pytest.importorskip("tritonclient.utils.shared_memory", exc_type=ImportError)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="POSIX shared memory of Linux")
 
 
 @pytest.fixture
 def region() -> Iterator[tuple[str, Any]]:
     """The key of a region of 4096 bytes, and the region."""
-    import tritonclient.utils.shared_memory as shm
-
     key = f"/infersdk-test-{uuid.uuid4().hex}"
     handle = shm.create_shared_memory_region(key[1:], key, 4096)
     yield key, handle
@@ -35,8 +34,6 @@ def region() -> Iterator[tuple[str, Any]]:
 
 
 def test_in_and_out(client: Any, protocol: str, region: tuple[str, Any]) -> None:
-    import tritonclient.utils.shared_memory as shm
-
     module = triton(protocol)
     key, handle = region
     name = key[1:]
@@ -71,8 +68,6 @@ def test_in_and_out(client: Any, protocol: str, region: tuple[str, Any]) -> None
 @pytest.mark.parametrize("rows", [1, 3])
 def test_rows_of_outputs(client: Any, protocol: str, rows: int, region: tuple[str, Any]) -> None:
     """One output in shared memory, one as usual."""
-    import tritonclient.utils.shared_memory as shm
-
     module = triton(protocol)
     (key, handle), name = region, region[0][1:]
     a, b = np.arange(rows * 16, dtype=np.int32).reshape(rows, 16), np.full((rows, 16), 7, np.int32)

@@ -9,16 +9,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from served_requests import ask
+from served_requests import ask, client_of, inputs_of
 from waiting import meanwhile, until
 
 from infersdk.errors import ClosedError, DeadlineExceeded, InputError
 from infersdk.loading import registry
+from infersdk.serve import Server
 
 SECONDS = 0.6
 
@@ -43,8 +45,6 @@ def start(idle: Callable[[float], dict[str, Any]], serve: Callable[..., Any]) ->
 @pytest.fixture
 def loading(idle: Callable[[float], dict[str, Any]]) -> Iterator[Any]:
     """A server that has not begun, of a model that takes half a second to load."""
-    from infersdk.serve import Server
-
     with Server({"models": {"idle": idle(0.5)}}, http_port=0, grpc_port=0, access_log=False) as server:
         yield server
 
@@ -58,8 +58,6 @@ def accepts(port: int) -> bool:
 
 
 def test_no_port_accepts_while_requests_end(start: Callable[..., Any]) -> None:
-    import tritonclient.grpc
-
     server = start(SECONDS, drain=20)
     body = {"inputs": [{"name": "x", "shape": [1, 3, 1, 1], "datatype": "FP32", "data": [7, 0, 0]}]}
     answers: queue.Queue[Any] = queue.Queue()
@@ -67,13 +65,12 @@ def test_no_port_accepts_while_requests_end(start: Callable[..., Any]) -> None:
     def over_http() -> None:
         answers.put(ask(server.http_port, "/v2/models/idle/infer", body).json()["outputs"][0]["data"][0])
 
-    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        x = tritonclient.grpc.InferInput("x", [1, 3, 1, 1], "FP32")
-        x.set_data_from_numpy(np.full((1, 3, 1, 1), 7, np.float32))
+    with client_of(server, "grpc") as client:
+        inputs = inputs_of("grpc", {"x": np.full((1, 3, 1, 1), 7, np.float32)}, "FP32")
         threading.Thread(target=over_http).start()
-        client.async_infer("idle", [x], callback=lambda result, error: answers.put(error or result.as_numpy("y")[0]))
+        client.async_infer("idle", inputs, callback=lambda result, error: answers.put(error or result.as_numpy("y")[0]))
         client.start_stream(lambda result, error: answers.put(error or result.as_numpy("y")[0]))
-        client.async_stream_infer("idle", [x])
+        client.async_stream_infer("idle", inputs)
         until(lambda: server.service.repository.find("idle").admission.running == 3)
         began = time.monotonic()
         with meanwhile(server.stop, [()]):
@@ -109,13 +106,11 @@ def test_the_last_answer_of_a_connection_says_that_it_closes(
 
 
 def test_connections_without_a_request_cost_no_drain(start: Callable[..., Any]) -> None:
-    import tritonclient.grpc
-
     server = start(0, drain=20)
     with (
         socket.create_connection(("127.0.0.1", server.grpc_port)),
         socket.create_connection(("127.0.0.1", server.http_port)),
-        tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+        client_of(server, "grpc") as client,
     ):
         client.start_stream(lambda result, error: None)
         assert client.is_server_ready()
@@ -125,8 +120,6 @@ def test_connections_without_a_request_cost_no_drain(start: Callable[..., Any]) 
 
 
 def test_a_drain_of_less_than_half_a_second(start: Callable[..., Any]) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     server = start(0.3, drain=0.49)
     body = {"inputs": [{"name": "x", "shape": [1, 3, 1, 1], "datatype": "FP32", "data": [7, 0, 0]}]}
     with ThreadPoolExecutor(1) as caller:

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from served_requests import ask, inputs_of, serving, simple_body
+from served_requests import ask, client_of, inputs_of, serving, simple_body
 from waiting import until
 
 from infersdk.data import DETECTOR
+from infersdk.serve import tracing
 
 sdk: Any = pytest.importorskip("opentelemetry.sdk.trace", reason="traces need the extra otel")
 export: Any = pytest.importorskip("opentelemetry.sdk.trace.export")
@@ -95,11 +96,9 @@ def test_over_http(traced: Any, spans: Any) -> None:
 
 
 def test_over_grpc(traced: Any, spans: Any) -> None:
-    import tritonclient.grpc
-
     a = np.zeros((1, 16), np.int32)
     inputs = inputs_of("grpc", {"INPUT0": a, "INPUT1": a}, "INT32")
-    with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{traced.grpc_port}") as client:
+    with client_of(traced, "grpc") as client:
         client.infer("simple", inputs, headers={"traceparent": PARENT})
     root = check(spans(), "inference.GRPCInferenceService/ModelInfer", 1)
     assert (root.context.trace_id, root.parent.span_id) == (TRACE_ID, SPAN_ID)
@@ -215,8 +214,6 @@ def test_a_collector_that_does_not_answer_delays_the_end_by_a_limit(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    from infersdk.serve import tracing
-
     monkeypatch.setattr(api, "get_tracer_provider", api.ProxyTracerProvider)  # the process has none
     monkeypatch.setattr(tracing, "CLOSE_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -230,13 +227,11 @@ def test_a_collector_that_does_not_answer_delays_the_end_by_a_limit(
 
 
 def test_a_request_of_a_stream_whose_client_has_gone(traced: Any, spans: Any) -> None:
-    import tritonclient.grpc
-
     admission = traced.repository.find("simple").admission
     x = np.ones((1, 16), np.int32)
     before, admission.running = admission.running, admission.slots  # as if others had all slots
     try:
-        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{traced.grpc_port}") as client:
+        with client_of(traced, "grpc") as client:
             client.start_stream(lambda result, error: None)
             client.async_stream_infer("simple", inputs_of("grpc", {"INPUT0": x, "INPUT1": x}, "INT32"))
             until(lambda: admission.waiting)

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import struct
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import serve_models
-from served_requests import Answer, ask, binary_body, inputs_of, simple_body
+from served_requests import Answer, ask, binary_body, client_of, inputs_of, simple_body
 from triton_repository import COMMAND, REASON, Ports, running, write
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not COMMAND, reason=REASON)]
@@ -127,9 +129,6 @@ def test_a_body_that_is_the_input(server: Any, triton: Ports) -> None:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_shared_memory(server: Any, triton: Ports, protocol: str) -> None:
-    import importlib
-    import uuid
-
     import tritonclient.utils.shared_memory as shm
 
     module = importlib.import_module(f"tritonclient.{protocol}")
@@ -138,8 +137,8 @@ def test_shared_memory(server: Any, triton: Ports, protocol: str) -> None:
     a, b = np.arange(16, dtype=np.int32), np.full(16, 3, np.int32)
     seen = []
     try:
-        for port in (getattr(server, f"{protocol}_port"), getattr(triton, f"{protocol}_port")):
-            with module.InferenceServerClient(f"127.0.0.1:{port}") as client:
+        for one in (server, triton):
+            with client_of(one, protocol) as client:
                 shm.set_shared_memory_region(handle, [a, b])
                 shm.set_shared_memory_region(handle, [np.zeros(32, np.int32)], offset=128)
                 client.register_system_shared_memory(name, f"/{name}", 256)
@@ -228,12 +227,10 @@ def test_refusals(server: Any, triton: Ports, path: str, body: Any, headers: dic
 def test_refusals_over_grpc(
     server: Any, triton: Ports, model: str, names: list[str], shape: tuple[int, ...], datatype: str, version: str
 ) -> None:
-    import tritonclient.grpc
-
     x = np.zeros(shape, serve_models.KINDS[datatype])
     seen = []
-    for port in (server.grpc_port, triton.grpc_port):
-        with tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+    for one in (server, triton):
+        with client_of(one, "grpc") as client:
             with pytest.raises(Exception) as raised:  # noqa: PT011 - the status is what is compared
                 client.infer(model, inputs_of("grpc", dict.fromkeys(names, x), datatype), model_version=version)
             seen.append(raised.value.status())

@@ -195,10 +195,8 @@ class _Calls:
             notes: gets fields of the access log.
             wrap: converts the `ModelInferResponse` to the message to send.
         """
-        if len(message) <= _QUICK_NBYTES:
-            request, marks_end = read_request(message, self._service, remaining)
-        else:
-            request, marks_end = await in_worker(read_request, message, self._service, remaining)
+        large = len(message) > _QUICK_NBYTES
+        request, marks_end = await in_worker(read_request, message, self._service, remaining, when=large)
         notes |= request.notes
         final = {"triton_final_response": True} if marks_end else {}
         async with self._service.infer(request) as response:

@@ -123,12 +123,11 @@ class Application:
     def _find(self, request: Request) -> tuple[Callable[..., Any], Mapping[str, str]]:
         allowed = []
         for method, pattern, handler in self._routes:
-            if (match := pattern.fullmatch(request.path)) is not None:
-                if method == request.method:
-                    return handler, {
-                        key: unquote(value) for key, value in match.groupdict().items() if value is not None
-                    }
-                allowed.append(method)
+            if (match := pattern.fullmatch(request.path)) is None:
+                continue
+            if method == request.method:
+                return handler, {key: unquote(value) for key, value in match.groupdict().items() if value is not None}
+            allowed.append(method)
         if allowed:
             raise RequestError(
                 f"{request.path[:200]} takes {' and '.join(allowed)}, not {request.method[:20]}",

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import http
-import socket
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import h11
@@ -21,7 +19,7 @@ from ...core.text import logger
 if TYPE_CHECKING:
     from ..settings import ServerSettings
 
-__all__ = ["abort_unread_answers", "connection_factory"]
+__all__ = ["Connection", "Connections"]
 
 _log = logger("infersdk.serve")
 
@@ -145,15 +143,3 @@ class Connection(H11Protocol):  # type: ignore[misc]
         for event in (response, h11.Data(data=b"" if is_head else body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event))
         self.transport.close()
-
-
-def connection_factory(limits: ServerSettings) -> Callable[..., asyncio.Protocol]:
-    """A factory of protocols with shared limits."""
-    open_connections = Connections(limits.max_connections)
-    return lambda **named: Connection(**named, limits=limits, open_connections=open_connections)
-
-
-def abort_unread_answers(listener: socket.socket, seconds: float) -> None:
-    """Lets the system close connections whose client receives nothing for `seconds`."""
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(seconds * 1000)))

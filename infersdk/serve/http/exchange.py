@@ -108,12 +108,10 @@ def request_of(scope: Scope) -> Request:
     path = scope["raw_path"].decode("ascii", "replace")  # a %2F in it is part of a name
     if path.startswith(("http://", "https://")):  # absolute form (RFC 9112, 3.2.2)
         path = "/" + path.partition("//")[2].partition("/")[2]
-    request = Request(scope["method"], path, scope["query_string"], dict(headers), b"")
-    if client := scope.get("client"):
-        request.client = f"{client[0]}:{client[1]}"
-    request.header_count = len(headers)
-    request.header_bytes = len(path) + len(request.query) + sum(len(name) + len(value) for name, value in headers)
-    return request
+    query, client = scope["query_string"], scope.get("client")
+    size = len(path) + len(query) + sum(len(name) + len(value) for name, value in headers)
+    address = f"{client[0]}:{client[1]}" if client else ""
+    return Request(scope["method"], path, query, dict(headers), address, len(headers), size)
 
 
 async def cancel_on_disconnect(request: Request, receive: Receive, task: asyncio.Task[Any] | None) -> None:
@@ -152,10 +150,8 @@ async def send_refusal(request: Request, response: Response, receive: Receive, s
 
 
 async def _throw_away(receive: Receive) -> None:
-    more = True
-    while more:
-        message = await receive()
-        more = message["type"] == "http.request" and message.get("more_body", False)
+    while (await receive()).get("more_body"):  # the message of a disconnection has no such field
+        pass
 
 
 async def send_response(response: Response, send: Send, *, more: bool = False) -> None:

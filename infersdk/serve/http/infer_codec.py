@@ -69,7 +69,6 @@ class _Parts(msgspec.Struct):
     outputs: list[msgspec.Raw] = []
     parameters: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     shape: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 _decode = msgspec.json.Decoder(InferBody).decode

@@ -30,11 +30,11 @@ _Body = TypeVar("_Body")
 
 @dataclass(slots=True)
 class Request:
-    """A request with its whole body.
+    """A request.
 
     Attributes:
-        headers: by lower-case name; the last one of repeated headers.
         query: the encoded query string.
+        headers: by lower-case name; the last one of repeated headers.
         header_count, header_bytes: size of the received head.
         is_read: whether the whole body was received.
         is_gone: whether the client has closed the connection.
@@ -45,10 +45,10 @@ class Request:
     path: str
     query: bytes
     headers: Mapping[bytes, bytes]
-    body: bytes
-    client: str = ""
-    header_count: int = 0
-    header_bytes: int = 0
+    client: str
+    header_count: int
+    header_bytes: int
+    body: bytes = b""
     is_read: bool = False
     is_gone: bool = False
     held: int = 0

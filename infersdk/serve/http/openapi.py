@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ... import __version__
 from ..images import ImageEndpoint
 from .infer_codec import InferBody
 
@@ -46,8 +47,6 @@ _FORM = {
 
 def openapi(service: InferenceService) -> dict[str, Any]:
     """The OpenAPI document."""
-    from ... import __version__
-
     schemas = msgspec.json.schema_components([InferBody], ref_template="#/components/schemas/{name}")[1]
     schemas["Error"] = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
     names = list(service.repository.models)

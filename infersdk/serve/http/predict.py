@@ -47,8 +47,8 @@ def predict_routes(service: InferenceService) -> list[Route]:
         deadline, priority = request_timing(parameters, service.settings.default_deadline)
         content_type = request.headers.get(b"content-type", b"")
         image = await in_worker(form_file, request.body, content_type, when=len(request.body) > _LONG_FORM)
-        with endpoint.request() as tally:
-            result = await endpoint.predict(image, parameters, deadline, priority, tally)
+        with endpoint.request():
+            result = await endpoint.predict(image, parameters, deadline, priority)
             text = await within(deadline, in_worker(_write, endpoint, result))
         return Response(200, [text])
 

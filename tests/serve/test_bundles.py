@@ -71,6 +71,9 @@ def test_the_samples_of_a_part_that_differ(bundle: Path, tmp_path: Path, run: Ca
     (endpoint,) = server.repository.endpoints()
     until(lambda: endpoint.fault is not None)
     assert "the golden samples differ in postprocessing" in str(endpoint.fault)
+    until(lambda: server.repository.models["digits"].reason.startswith(repr(str(path))))
+    assert server.repository.models["digits"].loads == 1
+    assert ask(server.http_port, "/v2/health/ready").status == 400
 
 
 def test_a_model_can_be_unloaded_while_its_samples_run(bundle: Path, run: Callable[..., Any]) -> None:

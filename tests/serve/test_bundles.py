@@ -112,6 +112,16 @@ def test_a_shadow(bundle: Path, run: Callable[..., Any]) -> None:
     assert 0 < metric(server, "infersdk_shadow_agreement_total{") < compared, "fewer boxes are above its threshold"
 
 
+def test_a_shadow_without_the_key_of_its_model(bundle: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    pytest.importorskip("cryptography")
+    pack(DETECTOR, tmp_path / "sealed.infer", images=[IMAGE], encrypt=bytes(32))
+    (tmp_path / "key").write_bytes(bytes(32))
+    sealed = {"path": str(tmp_path / "sealed.infer"), "key": f"file:{tmp_path / 'key'}"}
+    run({**sealed, "shadow": {"path": str(bundle), "key": None}})
+    with pytest.raises(ConfigError, match=r"models\.digits\.shadow: .* is not encrypted, and a key is given"):
+        run({**sealed, "shadow": {"path": str(bundle)}})
+
+
 def test_a_shadow_that_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets as many images as it has slots. The request that offers an image does not wait for it."""
     with YOLOv5(DETECTOR) as model:

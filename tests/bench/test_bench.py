@@ -346,6 +346,15 @@ def test_comparing_reports_of_other_settings(report: Report) -> None:
     assert compare_reports(report, report).other_settings == ()
 
 
+def test_comparing_reports_of_another_clock_and_an_edited_file(report: Report) -> None:
+    machine = report.machine | {"governor": "slow", "system": "another"}
+    models = [{**one, "path": "elsewhere"} for one in report.models]
+    models[0] |= {"bytes": 1}
+    found = compare_reports(report, msgspec.structs.replace(report, machine=machine, models=models))
+    assert found.other_machine == ("system", "governor")
+    assert found.other_settings == (models[0]["name"],)
+
+
 def test_map_where_there_is_truth(tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     annotations, images = coco_set(tmp_path)

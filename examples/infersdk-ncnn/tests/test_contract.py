@@ -16,6 +16,7 @@ from infersdk.testing import InferContract, contract_model
 
 pytest.importorskip("infersdk_ncnn", reason="pip install examples/infersdk-ncnn")
 
+from infersdk_ncnn import input_shapes
 from infersdk_ncnn_convert import convert
 
 
@@ -103,6 +104,13 @@ def test_a_name_with_blanks(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(number_model("the result"))
     with pytest.raises(UnsupportedModelError, match=r"'the result' of m\.onnx is a name with blanks"):
         convert(tmp_path / "m.onnx", tmp_path / "m.param")
+
+
+@pytest.mark.parametrize("text", ["7767517\n\nInput x 0 1 x 0=4", "7767517\n1 1\nInput x 0 0 0=4", ""])
+def test_files_that_are_no_param(text: str, tmp_path: Path) -> None:
+    (tmp_path / "m.param").write_text(text)
+    with pytest.raises(ModelFormatError, match=r"is not an ncnn \.param file, or is truncated"):
+        input_shapes(tmp_path / "m.param")
 
 
 def test_unknown_layer(tmp_path: Path) -> None:

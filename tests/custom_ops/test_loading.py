@@ -50,7 +50,7 @@ def test_declared_twice(tmp_path: Path, backend: str) -> None:
         infersdk.load(path, backend, custom_ops=[HSwish, HSwish])
 
 
-@pytest.mark.parametrize("given", [HSwish, "HSwish", 3, [HSwish()], [int]])
+@pytest.mark.parametrize("given", [HSwish, "HSwish", 3, [HSwish()], [int], [X[0, :2], X[1, :2]]])
 def test_no_list_of_classes(tmp_path: Path, given: Any) -> None:
     with pytest.raises(CustomOpError, match="use a list of classes|custom_ops has .* use classes that derive from"):
         infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=given)

@@ -274,6 +274,15 @@ def test_a_shape_that_raises(tmp_path: Path, backend: str) -> None:
             infer(X)
 
 
+def test_a_negative_size_of_a_fixed_shape(tmp_path: Path, backend: str) -> None:
+    shorter = variant(shape=lambda self, x: (x[0], x[1] - 9))
+    nodes = [node(shorter, ["x"], ["y"], "one")]
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", [2, 8])}, {"y": ("float32", [2, "n"])})
+    with pytest.raises(ShapeError, match=r"HSwish, node .*: shape\(\) gives output 0 the size -1"):  # noqa: SIM117
+        with infersdk.load(path, backend, custom_ops=[shorter], cut_custom_ops=True) as infer:
+            infer(X)
+
+
 # ---- installed packages ----
 
 

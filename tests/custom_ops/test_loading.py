@@ -214,6 +214,16 @@ def test_a_long_message_is_cut_between_characters(tmp_path: Path, backend: str, 
         assert isinstance(caught.value.__cause__, ValueError)
 
 
+def test_a_message_of_a_c_kernel_that_is_not_utf_8(tmp_path: Path, backend: str) -> None:
+    source = CSource(C_SOURCE.replace("job j =", r'return IFS_OP_FAIL(call, "%s", "caf\351"); job j ='), "hard_swish")
+    path, message = swish_model(tmp_path / "m.onnx"), "operator tests.custom::HSwish, node .*caf\ufffd"
+    with (
+        infersdk.load(path, backend, custom_ops=[variant(cpu=source)]) as infer,
+        pytest.raises(CustomKernelError, match=message),
+    ):
+        infer(X)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_a_kernel_that_is_interrupted(tmp_path: Path, backend: str, error: type[BaseException]) -> None:
     def cpu(self: Any, x: Any, y: Any) -> None:

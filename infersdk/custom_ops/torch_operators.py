@@ -56,7 +56,7 @@ def torch_operator(op: type[CustomOp]) -> Any:
     name.
 
     Raises:
-        CustomOpError: PyTorch is not installed.
+        CustomOpError: PyTorch is not installed, or does not take the name of an input or an attribute.
     """
     with _guard:
         return _operator(op)
@@ -105,7 +105,13 @@ def _operator(op: type[CustomOp]) -> Any:
     if known is not None:
         _libraries.pop(name)._destroy()
     library = torch.library.Library(_namespace(op), "FRAGMENT")
-    library.define(f"{op.name}{_schema(op)}")
+    try:
+        library.define(f"{op.name}{_schema(op)}")
+    except RuntimeError as error:  # an input named `in`, for example
+        said = str(error).partition(":")[0]
+        raise CustomOpError(
+            f"operator {op.title()}: PyTorch does not take {_schema(op)!r}: {said}; use other names"
+        ) from None
     # Without inputs there is no tensor whose device PyTorch could choose a kernel by.
     for device, key in (("cpu", "CPU"), ("cuda", "CUDA")) if op.inputs else (("cpu", "CompositeExplicitAutograd"),):
         if getattr(op, device) is not None:

@@ -72,6 +72,21 @@ def test_inputs_on_different_devices() -> None:
         torch_operator(Halves)(torch.ones(3, 8), torch.empty(4, 8, device="meta"))
 
 
+def test_a_name_that_torch_does_not_take() -> None:
+    class Reserved(CustomOp):
+        domain = "tests.torch_only"
+        inputs = {"in": "float32"}
+        outputs = {"y": "float32"}
+
+        def shape(self, *shapes: Any) -> Any:
+            return shapes[0]
+
+        def cpu(self, *arrays: Any) -> None: ...
+
+    with pytest.raises(CustomOpError, match=r"Reserved: PyTorch does not take .*\(Tensor in\).*'in'.*use other names"):
+        torch_operator(Reserved)
+
+
 def test_torchs_own_checks() -> None:
     """What `torch.library.opcheck` says of an operator: its schema, fake tensors and symbolic sizes fit it."""
     torch.library.opcheck(torch_operator(HSwish), (torch.randn(3, 8),), {"alpha": 0.3})

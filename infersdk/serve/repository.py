@@ -267,8 +267,8 @@ class Repository:
         try:
             for version, one in version_tables(name, table).items():
                 made[version] = load_endpoint(name, version, one, self._settings, self._check_open)
-                if version in failed and made[version].check_samples is not None:
-                    made[version].check_samples()
+                if version in failed and (check := made[version].check_samples) is not None:
+                    check()
         except BaseException:
             for endpoint in made.values():
                 endpoint.close(0)

@@ -57,9 +57,8 @@ def replace_grid_samples(model: ir.Model) -> int:
     for node in list(model.graph):
         if node.domain or node.op_type != "GridSample":
             continue
-        if any(value is None or value.dtype != ir.DataType.FLOAT for value in node.inputs):
-            continue
-        if (shape := node.inputs[0].shape) is None or len(shape) != 5:
+        shapes = [value.shape for value in node.inputs if value is not None and value.dtype == ir.DataType.FLOAT]
+        if len(shapes) != 2 or shapes[0] is None or len(shapes[0]) != 5:
             continue
         values = {name: attribute.value for name, attribute in node.attributes.items()}
         if values.get("mode", "linear") == "cubic":

@@ -220,12 +220,16 @@ def test_the_hooks_name_the_runtimes_and_find_their_libraries(monkeypatch: pytes
     names = {
         "can_import_module": lambda name: name != "tensorrt_rtx", "collect_submodules": lambda *_, **__: ["infersdk"],
         "collect_data_files": lambda _: [], "copy_metadata": lambda _: [], "collect_dynamic_libs": found,
+        "collect_entry_point": lambda group: ([(f"{group}-1.dist-info", ".")], [f"package_of_{group}"]),
     }  # fmt: skip
     for module in ("PyInstaller", "PyInstaller.utils", "PyInstaller.utils.hooks"):
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
     (folder,) = hook_folders()
     application = runpy.run_path(f"{folder}/hook-infersdk.py")
-    assert application["hiddenimports"] == ["infersdk", "_cffi_backend", "tensorrt", "tensorrt_rtx_bindings"]
+    of_others = ["package_of_infersdk.backends", "package_of_infersdk.custom_ops"]
+    known = ["infersdk", "_cffi_backend", "tensorrt", "tensorrt_rtx_bindings"]
+    assert application["hiddenimports"] == [*known, *of_others]
+    assert application["datas"] == [(f"infersdk.{group}-1.dist-info", ".") for group in ("backends", "custom_ops")]
     for package, library in (("openvino", "openvino_onnx_frontend"), ("tensorrt_rtx_libs", "tensorrt_onnxparser_rtx")):
         if importlib.util.find_spec(package) is not None:
             hook = runpy.run_path(f"{folder}/hook-{package}.py")

@@ -162,6 +162,6 @@ def input_shapes(param: Path) -> dict[str, tuple[int, ...]]:
                 raise ValueError
             if kind == "Input":  # 0 is the width, 1 the height, 11 the depth, 2 the channels
                 shapes[blobs[0]] = tuple(int(values[key]) for key in ("2", "11", "1", "0") if int(values.get(key, 0)))
-    except ValueError:  # UnicodeDecodeError is one too
+    except (ValueError, IndexError):  # UnicodeDecodeError is a ValueError
         raise ModelFormatError(f"{str(param)!r} is not an ncnn .param file, or is truncated") from None
     return {name: shape for name, shape in shapes.items() if math.prod(shape) > 0}

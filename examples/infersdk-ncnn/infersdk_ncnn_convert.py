@@ -22,7 +22,7 @@ def convert(model: Path | str, target: Path | str) -> Path:
 
     Raises:
         ModelFormatError: `model` is not an ONNX file.
-        UnsupportedModelError: its inputs are not FP32 of fixed shape, or pnnx cannot convert it.
+        UnsupportedModelError: its inputs are not FP32 of fixed shape, a name has blanks, or pnnx cannot convert it.
         BackendUnavailableError: pnnx is not installed.
     """
     model, target = Path(model).resolve(), Path(target)
@@ -30,6 +30,8 @@ def convert(model: Path | str, target: Path | str) -> Path:
     for spec in (*info.inputs, *info.outputs):
         if spec.dtype != "float32":
             raise UnsupportedModelError(f"{spec.name!r} of {model.name} is {spec.dtype}; ncnn takes float32")
+        if len(spec.name.split()) != 1:
+            raise UnsupportedModelError(f"{spec.name!r} of {model.name} is a name with blanks; rename it for ncnn")
     for spec in info.inputs:
         if not 2 <= len(spec.shape) <= 5 or not all(isinstance(d, int) and d > 0 for d in spec.shape[1:]):
             raise UnsupportedModelError(
@@ -61,7 +63,7 @@ def renamed(line: str, names: dict[str, str], rows: dict[str, tuple[int | str | 
     """A layer's line with the ONNX names for pnnx's `in0` and `out0`, and in an Input layer the shape of a row."""
     kind, name, inputs, outputs, *rest = line.split()
     count = int(inputs) + int(outputs)
-    blobs = [names.get(blob, blob) for blob in rest[:count]]
+    blobs = [names.get(blob, f"pnnx_{blob}") for blob in rest[:count]]  # pnnx counts: an ONNX name may be a number too
     keys = {1: ("0",), 2: ("1", "0"), 3: ("2", "1", "0"), 4: ("2", "11", "1", "0")}
     pairs = rest[count:]
     if kind == "Input":

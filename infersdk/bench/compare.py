@@ -61,7 +61,8 @@ class Comparison:
 
     Attributes:
         other_machine: the facts about the machine and its packages that differ.
-        other_settings: the settings of the model and its data that differ.
+        other_settings: the settings of the model and its data that differ, and the names of model files of another
+            size, precision, number of parameters, or with other inputs.
     """
 
     changes: tuple[Change, ...]
@@ -92,10 +93,12 @@ def compare_reports(old: Report, new: Report, *, threshold: float = THRESHOLD) -
     for name, row in after.items():
         changes += _row(name, before.get(name), row, threshold, new.settings)
     changes += [Change(name, "", None, None, None, "gone") for name in before if name not in after]
-    keys = ("processor", "cores", "gpus", "simd", "python", "infersdk", "packages")
+    keys = ("processor", "cores", "gpus", "system", "governor", "simd", "python", "infersdk", "packages")
     other = tuple(key for key in keys if old.machine.get(key) != new.machine.get(key))
-    settings = tuple(key for key in _SETTINGS if getattr(old.settings, key) != getattr(new.settings, key))
-    return Comparison(tuple(changes), other, settings)
+    settings = [key for key in _SETTINGS if getattr(old.settings, key) != getattr(new.settings, key)]
+    files, files_before = ({one["name"]: {**one, "path": ""} for one in report.models} for report in (new, old))
+    settings += [name for name, file in files.items() if files_before.get(name, file) != file]
+    return Comparison(tuple(changes), other, tuple(settings))
 
 
 def _row(name: str, old: Row | None, new: Row, threshold: float, settings: BenchSettings) -> list[Change]:

@@ -49,6 +49,8 @@ class Scenarios:
     def __init__(self, workload: Workload, settings: BenchSettings) -> None:
         self._workload, self._settings = workload, settings
         self._clones: list[Infer] = []
+        # Kept to the end: the kernel has no figures of ended threads.
+        self._threads = ThreadPoolExecutor(workload.infer.scheduling.concurrency)
         self._pipeline: Pipeline[Any] | None = None
         self._server: Server | None = None
         self.notes: list[str] = []
@@ -125,6 +127,7 @@ class Scenarios:
     def close(self) -> None:
         if self._pipeline is not None:
             self._pipeline.close(drain=False)
+        self._threads.shutdown()
         for clone in self._clones:
             clone.close()
         self._workload.close()
@@ -143,8 +146,7 @@ class Scenarios:
             for name, tensor in infer.inputs.items():
                 np.copyto(clone.inputs[name].resize(tensor.shape).numpy(writable=True), tensor.numpy())
             clone.forward()
-        with ThreadPoolExecutor(len(self._clones)) as threads:
-            result = list(threads.map(lambda clone: _repeat(clone.forward, seconds)[0], self._clones))
+        result = list(self._threads.map(lambda clone: _repeat(clone.forward, seconds)[0], self._clones))
         latencies = [latency for each in result for latency in each]
         # The rates of the threads are added, because they end at different times.
         rate = sum(len(each) * batch / sum(each) for each in result)

@@ -91,7 +91,8 @@ def median_of_rounds(rounds: Sequence[float]) -> Estimate:
 
 
 def percentile_of_rounds(rounds: Sequence[Samples], q: float) -> Estimate | None:
-    """The percentile `q` (0 to 100) of the samples of all rounds together, which are thinned by the same share.
+    """The percentile `q` (0 to 100) of the samples of all rounds together. For the interval, rounds are thinned by the
+    same share.
 
     Returns:
         None where there are too few samples: at least one has to lie beyond the percentile. The median takes 2, the
@@ -107,7 +108,7 @@ def percentile_of_rounds(rounds: Sequence[Samples], q: float) -> Estimate | None
     if len(arrays) >= LEAST:
         result = [np.percentile(np.concatenate([arrays[i] for i in pick]), q) for pick in _resampled(len(arrays), 500)]
         low, high = _interval(np.asarray(result), len(arrays))
-    return Estimate(value=float(np.percentile(np.concatenate(arrays), q)), low=low, high=high, rounds=each)
+    return Estimate(value=float(np.percentile(np.concatenate(rounds), q)), low=low, high=high, rounds=each)
 
 
 def ratio(new: Estimate, old: Estimate) -> Estimate:

@@ -115,7 +115,7 @@ def _number(found: Estimate | None, *, interval: bool = True) -> str:
 
 def show_changes(found: Comparison, threshold: float) -> None:
     if other := (*found.other_machine, *found.other_settings):
-        print_text(f"not the same machine, versions or settings: {', '.join(other)}", "yellow")
+        print_text(f"not the same machine, versions, settings or files: {', '.join(other)}", "yellow")
     rows: list[tuple[str | Text, ...]] = []
     colours = {"slower": "red", "worse": "red", "fails now": "red", "more": "yellow", "gone": "yellow"}
     for change in found.moved:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from pathlib import Path
 from typing import Any
 
 from ..bundles import Bundle
+from ..core.model_source import ModelSource
 from ..errors import ConfigError
 from .common import add_options, print_json, print_text
 
@@ -17,14 +17,16 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("first", type=Path)
-    parser.add_argument("second", type=Path)
+    parser.add_argument("first", help="the file, or its address")
+    parser.add_argument("second", help="another one")
     add_options(parser, "--key", "--trust", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints each difference."""
-    sides = [_opened(path, arguments.key, arguments.trust) for path in (arguments.first, arguments.second)]
+    sides = [
+        _opened(ModelSource.of(path), arguments.key, arguments.trust) for path in (arguments.first, arguments.second)
+    ]
     if arguments.key is not None and not any(one.manifest.encryption for one in sides):
         raise ConfigError("--key is for an encrypted bundle, and both are not encrypted; leave it out")
     found = _differences(*sides)
@@ -35,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _opened(path: Path, key: str | None, trust: str | None) -> Bundle:
+def _opened(path: ModelSource, key: str | None, trust: str | None) -> Bundle:
     """A bundle, with the key where it is encrypted: the other one may be plain."""
     bundle = Bundle(path, trust=trust)
     return bundle if bundle.manifest.encryption is None else Bundle(path, key=key, trust=trust)

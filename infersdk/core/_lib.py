@@ -6,6 +6,7 @@ value.
 
 from __future__ import annotations
 
+import atexit
 import operator
 import sys
 from collections.abc import Callable
@@ -21,6 +22,9 @@ __all__ = [
     "Handle", "access_code", "address", "check", "choice", "ffi", "int32", "lib", "library_path", "out", "returned",
     "text",
 ]  # fmt: skip
+
+# The core does not call Python any more. The handlers that are registered later run before this one.
+atexit.register(lib.ifs_custom_set_host, ffi.NULL)
 
 _ERRORS: dict[int, type[errors.InferSDKError]] = {
     lib.IFS_ERR_INVALID_ARGUMENT: errors.InputError,

@@ -9,8 +9,6 @@ import threading
 import time
 from weakref import WeakSet
 
-from ._lib import ffi, lib
-
 __all__ = ["new_run_lock", "stop_daemon"]
 
 #: Maximum seconds that the process waits for runs.
@@ -40,4 +38,3 @@ def _wait_for_runs() -> None:
     for lock in list(_locks):
         if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             lock.release()
-    lib.ifs_custom_set_host(ffi.NULL)  # the native core does not call Python any more

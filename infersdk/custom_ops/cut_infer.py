@@ -119,7 +119,8 @@ class CutInfer(Infer):
         self.max_batch = self.max_batch or min(limits, default=None)
         self._share_stream()
         self._check_precision()
-        _log.info("%s", self.describe())
+        for line in self._description():  # a line break within a message is escaped
+            _log.info("%s", line)
 
     def _prepare(self, graph: ir.Model) -> str | None:
         """Converts the whole model if the backend would convert it on loading; returns the precision for segments.
@@ -296,7 +297,10 @@ class CutInfer(Infer):
 
     def describe(self) -> str:
         """Lists the segments, with their nodes and values, and the kernels."""
-        plan, index, lines = self.plan, 0, []
+        return "\n".join(self._description())
+
+    def _description(self) -> list[str]:
+        plan, index, lines = self.plan, 0, list[str]()
         for step in plan.steps:
             arrow = f"{', '.join(step.inputs)} -> {', '.join(step.outputs)}"
             if isinstance(step, Segment):
@@ -305,7 +309,7 @@ class CutInfer(Infer):
             else:
                 lines.append(f"  kernel of {step.op.title()}, node {step.name}: {arrow}")
         counts = f"{len(plan.kernels)} custom nodes into {len(plan.segments)} segments on {self.backend}, {self.device}"
-        return "\n".join([f"{self.model.name} is divided at {counts}:", *lines])
+        return [f"{self.model.name} is divided at {counts}:", *lines]
 
     @property
     def precision(self) -> str:

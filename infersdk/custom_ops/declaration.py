@@ -244,7 +244,7 @@ def _check_types(cls: type[CustomOp]) -> None:
         if not isinstance(given := getattr(cls, side), Mapping):
             raise CustomOpError(f'{side} is {given!r}; it is a dict by name, such as inputs = {{"x": "float32"}}')
     for variable, kinds in cls.types.items():
-        if isinstance(kinds, str) or not kinds:
+        if not isinstance(kinds, tuple | list) or not kinds:
             raise CustomOpError(f"types[{variable!r}] is {kinds!r}; it is a tuple of element types")
         for kind in kinds:
             _check_dtype(kind, f"types[{variable!r}]", ())
@@ -252,7 +252,7 @@ def _check_types(cls: type[CustomOp]) -> None:
         raise CustomOpError('outputs is empty; write outputs = {"y": "float32"}')
     for side, tensors in (("inputs", cls.inputs), ("outputs", cls.outputs)):
         for name, kind in tensors.items():
-            if not _NAME.fullmatch(name):
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise CustomOpError(f"{side} has the name {name!r}; a name is letters, digits and _")
             _check_dtype(kind, f"{side}[{name!r}]", tuple(cls.types))
     if twice := set(cls.inputs) & set(cls.outputs):

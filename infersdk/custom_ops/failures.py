@@ -6,7 +6,7 @@ import itertools
 import re
 import threading
 
-from ..errors import CustomKernelError, ShapeError
+from ..errors import CustomKernelError, ShapeError, text_of
 
 __all__ = ["kernel_failure", "note", "raise_kernel_failure", "raised"]
 
@@ -33,7 +33,7 @@ def note(error: BaseException) -> str:
 
 def raised(error: BaseException) -> BaseException | None:
     """The stored exception for the mark in a message; None if there is none."""
-    mark = _MARK.search(str(error))
+    mark = _MARK.search(text_of(error))
     if mark is None:
         return None
     with _guard:
@@ -54,7 +54,7 @@ def kernel_failure(error: BaseException) -> BaseException | None:
     """
     if (original := raised(error)) is not None:
         return original
-    match = _TEXT.search(" ".join(_MARK.sub("", str(error)).split()))
+    match = _TEXT.search(" ".join(_MARK.sub("", text_of(error)).split()))
     if match is None:
         return None
     return (ShapeError if match[1] else CustomKernelError)(match[2])

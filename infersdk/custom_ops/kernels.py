@@ -6,7 +6,9 @@ A `CFunction` or a `CSource` is a function with the ABI of `infersdk_custom_op.h
 
 from __future__ import annotations
 
+import contextlib
 import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +126,12 @@ def launch_rule(source: CudaSource, op: Any, rule: Rule) -> Rule:
     """Adds the launch of a CUDA kernel to a rule."""
     inputs = [_symbol("input", index, shape) for index, shape in enumerate(symbols(rule.ranks))]
     outputs = [_symbol("output", index, shape) for index, shape in enumerate(rule.outputs)]
-    launch = source.launch(op, *inputs, *outputs)
+    try:
+        launch = source.launch(op, *inputs, *outputs)
+    except CustomOpError:
+        raise
+    except Exception as error:
+        raise CustomOpError(f"launch raises {type(error).__name__}: {error}") from error
     if not isinstance(launch, Launch):
         raise CustomOpError(f"launch returns {launch!r}; it returns a Launch")
     block = _three((launch.block,) if isinstance(launch.block, int) else launch.block, "block")
@@ -133,7 +140,12 @@ def launch_rule(source: CudaSource, op: Any, rule: Rule) -> Rule:
     if (launch.threads is None) == (not launch.grid):
         raise CustomOpError("launch must return either threads or grid")
     threads = launch.threads
-    grid = _three(launch.grid, "grid") if threads is None else (ceil_div(threads, math.prod(block)), 1, 1)
+    grid = _three(launch.grid, "grid") if threads is None else (threads, 1, 1)
+    for size in (*grid, launch.shared):
+        if isinstance(size, bool) or not isinstance(size, int | Dim):
+            raise CustomOpError(f"launch returns the size {size!r}; a size is an int or an expression of dimensions")
+    if threads is not None:
+        grid = (ceil_div(threads, math.prod(block)), 1, 1)
     arguments = tuple(_argument(value) for value in launch.arguments)
     if len(arguments) > 64:
         raise CustomOpError(f"launch returns {len(arguments)} arguments; the maximum is 64")
@@ -153,9 +165,12 @@ def _argument(value: Any) -> tuple[str, Any]:
     if isinstance(value, bool | int | Dim):
         return "int", int(value) if isinstance(value, bool) else value
     if isinstance(value, float):
-        return "float", value
+        with contextlib.suppress(OverflowError):
+            struct.pack("<f", value)
+            return "float", value
     raise CustomOpError(
-        f"launch returns the argument {value!r}; an argument is an input, an output, a size, an int or a float"
+        f"launch returns the argument {value!r}; an argument is an input, an output, a size, an int or a float within "
+        "the range of float32"
     )
 
 

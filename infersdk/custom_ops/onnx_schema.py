@@ -170,7 +170,11 @@ def _output_shapes(op: CustomOp, inputs: list[list[Any]]) -> list[list[Any]]:
         one, other = evaluate(size, inputs), evaluate(wanted, inputs)
         if isinstance(one, int) and isinstance(other, int) and one != other:
             raise CustomOpError(f"operator {op.title()}: {what}: it is {one}, not {other}")
-    return [[evaluate(size, inputs) for size in shape] for shape in rule.outputs]
+    shapes = [[evaluate(size, inputs) for size in shape] for shape in rule.outputs]
+    for index, shape in enumerate(shapes):
+        if wrong := [size for size in shape if isinstance(size, int) and size < 0]:
+            raise CustomOpError(f"operator {op.title()}: shape() gives output {index} the size {wrong[0]}")
+    return shapes
 
 
 def _instance(op: type[CustomOp], context: Any) -> CustomOp:

@@ -99,10 +99,10 @@ def declared(custom_ops: Sequence[type[CustomOp]], domains: frozenset[str]) -> O
     """
     if isinstance(custom_ops, type) or not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
         raise CustomOpError(f"custom_ops is {custom_ops!r}; use a list of classes: custom_ops=[MyOperator]")
+    result = OperatorSet(custom_ops)
     twice = [op for op in custom_ops if list(custom_ops).count(op) > 1]
     if twice:
         raise CustomOpError(f"custom_ops has {_path(twice[0])} twice; give it once")
-    result = OperatorSet(custom_ops)
     if OWN_DOMAIN in domains:
         from .packaged import OPERATORS
 

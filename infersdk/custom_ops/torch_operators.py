@@ -17,7 +17,7 @@ import functools
 import importlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,7 @@ def torch_operator(op: type[CustomOp]) -> Any:
     name.
 
     Raises:
-        CustomOpError: PyTorch is not installed.
+        CustomOpError: PyTorch is not installed, or does not take the name of an input or an attribute.
     """
     with _guard:
         return _operator(op)
@@ -105,7 +105,13 @@ def _operator(op: type[CustomOp]) -> Any:
     if known is not None:
         _libraries.pop(name)._destroy()
     library = torch.library.Library(_namespace(op), "FRAGMENT")
-    library.define(f"{op.name}{_schema(op)}")
+    try:
+        library.define(f"{op.name}{_schema(op)}")
+    except RuntimeError as error:  # an input named `in`, for example
+        said = str(error).partition(":")[0]
+        raise CustomOpError(
+            f"operator {op.title()}: PyTorch does not take {_schema(op)!r}: {said}; use other names"
+        ) from None
     # Without inputs there is no tensor whose device PyTorch could choose a kernel by.
     for device, key in (("cpu", "CPU"), ("cuda", "CUDA")) if op.inputs else (("cpu", "CompositeExplicitAutograd"),):
         if getattr(op, device) is not None:
@@ -143,7 +149,7 @@ def _run(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
     torch = _torch()
     given = [tensor.contiguous() for tensor in tensors]
     signature = op.signature_for([_dtype_name(tensor.dtype) for tensor in given])
-    at = next((tensor.device for tensor in given), torch.device("cpu"))
+    at = _device(op, given)
     device = Device(at.type, at.index or 0)
     node = _node(op.of(attributes), signature, device)
     shapes = node.shapes([tuple(tensor.shape) for tensor in given])
@@ -162,6 +168,15 @@ def _run(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
 @functools.lru_cache(maxsize=256)
 def _node(op: CustomOp, signature: Signature, device: Device) -> Node:
     return Node(op, native_op(type(op), signature, device), "torch")
+
+
+def _device(op: type[CustomOp], tensors: Sequence[Any]) -> Any:
+    """The device of all tensors; the processor without any."""
+    first, *others = {tensor.device for tensor in tensors} or {_torch().device("cpu")}
+    if others:
+        devices = ", ".join(str(tensor.device) for tensor in tensors)
+        raise CustomOpError(f"operator {op.title()}: its inputs are on {devices}; move them to one device")
+    return first
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -189,7 +204,7 @@ def _fake(op: type[CustomOp], *tensors: Any, **attributes: Any) -> Any:
             evaluate(size, inputs, _apply) == evaluate(wanted, inputs, _apply),
             lambda what=what: f"operator {op.title()}: {what}",
         )
-    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    device = _device(op, tensors)
     made = [
         torch.empty([evaluate(size, inputs, _apply) for size in shape], dtype=getattr(torch, dtype), device=device)
         for shape, dtype in zip(rule.outputs, signature.outputs, strict=True)

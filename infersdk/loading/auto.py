@@ -137,6 +137,7 @@ def _targets(device: str | Device | None) -> Iterator[tuple[Target, str]]:
     for name in list_backends():
         try:
             info = backend_class(name).declaration.probe()
+            devices = [Device.parse(one) for one in info.devices]
         except Exception as error:  # a vendor's runtime may fail in any way
             yield Target(name), str(error) or type(error).__name__
             continue
@@ -145,7 +146,7 @@ def _targets(device: str | Device | None) -> Iterator[tuple[Target, str]]:
         elif device is not None:
             yield Target(name, str(device)), ""
             continue
-        for one in map(Device.parse, info.devices):
+        for one in devices:
             if one.index == 0 and one.kind.rpartition(":")[2] != "auto":
                 yield Target(name, str(one)), ""
 

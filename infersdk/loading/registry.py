@@ -51,12 +51,13 @@ _BUILT_IN = {
 
 
 def _registered() -> dict[str, _Backend]:
-    """The built-in backends and those of installed packages, which cannot replace built-in names."""
+    """The built-in backends and those of installed packages, which cannot replace built-in names or be `"auto"`."""
     from importlib.metadata import entry_points  # it imports email and socket: a sixth of the time of an import
 
     result = {
         point.name: _Backend(point.value, f"pip install --upgrade {point.dist.name if point.dist else point.value}")
         for point in entry_points(group="infersdk.backends")
+        if point.name != AUTO
     }
     return result | _BUILT_IN
 

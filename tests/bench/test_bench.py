@@ -219,6 +219,7 @@ def test_the_remark_on_other_load_has_the_maximum_of_each_kind(report: Report) -
     copy.rows[0].contention, copy.rows[1].contention = None, msgspec.structs.replace(idle, throttled=0.9)
     (remark,) = (line for line in copy.remarks() if "other load" in line)
     assert "1 of 2 combinations (at worst throttled by the control group for 0.9 s)" in remark
+    assert 'data-tip="The machine had other load during the measurement">disturbed' in html_report(copy)
 
 
 def test_html_stands_alone_and_is_well_formed(report: Report) -> None:
@@ -345,6 +346,15 @@ def test_comparing_reports_of_other_settings(report: Report) -> None:
     assert compare_reports(report, report).other_settings == ()
 
 
+def test_comparing_reports_of_another_clock_and_an_edited_file(report: Report) -> None:
+    machine = report.machine | {"governor": "slow", "system": "another"}
+    models = [{**one, "path": "elsewhere"} for one in report.models]
+    models[0] |= {"bytes": 1}
+    found = compare_reports(report, msgspec.structs.replace(report, machine=machine, models=models))
+    assert found.other_machine == ("system", "governor")
+    assert found.other_settings == (models[0]["name"],)
+
+
 def test_map_where_there_is_truth(tmp_path: Path) -> None:
     pytest.importorskip("pycocotools")
     annotations, images = coco_set(tmp_path)
@@ -454,7 +464,8 @@ def test_interrupted(net: Path) -> None:
     assert {row.status for row in found.rows} <= {"partial"}
     assert all(len(row.scenarios["single_stream"].throughput.rounds) == 1 for row in found.rows)
     assert any(line.startswith("interrupted") for line in found.remarks())
-    html_report(found)
+    page = html_report(found)
+    assert "<h2>Combinations that failed or were interrupted</h2>" in page
 
 
 @pytest.mark.parametrize(

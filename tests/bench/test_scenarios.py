@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -260,11 +261,17 @@ def test_the_rates_of_parallel_runs_are_added(monkeypatch: pytest.MonkeyPatch) -
     settings = BenchSettings(type="arrays", time=0.01, rounds=1, warmup=0.01, scenarios=["engine_parallel"])
     worker.load(combine([CLASSIFIER], ["openvino"], options={"streams": 2})[0], settings)
     worker.prepare()
-    latencies = iter([[0.3] * 4, [0.272] * 4])
-    monkeypatch.setattr(scenarios, "_repeat", lambda call, seconds: (next(latencies), 1.0))
+    latencies, threads = iter([[0.3] * 4, [0.272] * 4]), list[threading.Thread]()
+
+    def repeat(call: Any, seconds: float) -> tuple[list[float], float]:
+        threads.append(threading.current_thread())
+        return next(latencies), 1.0
+
+    monkeypatch.setattr(scenarios, "_repeat", repeat)
     done = worker.measure("engine_parallel", 1.0)
     assert (done.images, len(done.latencies)) == (8, 8)
     assert done.images / done.seconds == pytest.approx(1 / 0.3 + 1 / 0.272)
+    assert all(one.is_alive() for one in threads), "the time that ended threads waited is unknown"
 
 
 def test_a_cold_start_of_a_detector_and_of_arrays(tmp_path: Path) -> None:

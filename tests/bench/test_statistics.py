@@ -105,6 +105,12 @@ def test_percentiles_of_thinned_rounds_are_of_all_requests() -> None:
     assert percentile_of_rounds([[1.0] * 90_000, [9.0] * 3], 99).value == 1
 
 
+def test_percentiles_of_long_rounds_are_exact(rng: np.random.Generator) -> None:
+    rounds = [rng.exponential(scale, count) for scale, count in ((1.0, 9000), (0.5, 12_000), (2.0, 300), (1.0, 5000))]
+    for q in (50, 90, 99):
+        assert percentile_of_rounds(rounds, q).value == np.percentile(np.concatenate(rounds), q)
+
+
 def test_windows_of_a_warm_up() -> None:
     # A model that gets quicker as kernels are compiled, and then stays so.
     windows = [9.0, 5.0, 3.0, 2.1, 2.0, 2.05]

@@ -59,7 +59,7 @@ def test_all_outputs_and_a_comparison(net: Path, tmp_path: Path, capsys: pytest.
     shown = capsys.readouterr().out
     assert "slower" in shown
     assert "beyond the noise, and by a factor of 1.03 at least" in shown
-    assert "not the same machine, versions or settings: seed" in shown
+    assert "not the same machine, versions, settings or files: seed" in shown
     assert run("bench", "--compare", made["json"], slow, "--json") == 1
     report = json.loads(capsys.readouterr().out)
     assert report["slower"] is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from infersdk import cli
+from infersdk.core.cache import Cache
 from infersdk.data import DETECTOR, IMAGE
 
 pytest.importorskip("onnxruntime")
@@ -63,6 +65,17 @@ def test_unpack(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert cli.main(["unpack", str(folder / "b.infer"), "-o", str(tmp_path), "--key", f"file:{folder / 'key'}"]) == 0
     assert str(tmp_path / "model.onnx") in capsys.readouterr().out
     assert (tmp_path / "model.onnx").read_bytes() == DETECTOR.read_bytes()
+
+
+def test_unpack_and_diff_take_addresses(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    content = (folder / "a.infer").read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    Cache().put(digest, content, kind="download", backend="", label="a.infer")
+    address = f"https://models.example/a.infer#sha256={digest}"
+    assert cli.main(["diff", str(folder / "a.infer"), address]) == 0
+    assert cli.main(["unpack", address, "-o", str(tmp_path / "parts")]) == 0
+    assert (tmp_path / "parts" / "model.onnx").read_bytes() == DETECTOR.read_bytes()
 
 
 def test_info(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

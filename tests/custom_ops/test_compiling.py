@@ -140,6 +140,12 @@ class Scale(CustomOp):
         (lambda op, x, y: Launch(threads=1, block=2048), "a block has 1 to 1024 threads"),
         (lambda op, x, y: Launch(grid=(1, 2, 3, 4)), "it must have one to three sizes"),
         (lambda op, x, y: Launch(threads=1, arguments=("x",)), "an argument is an input, an output, a size, an int or"),
+        (lambda op, x, y: Launch(threads=1, arguments=(1e300,)), "1e[+]300; .* a float within the range of float32"),
+        (lambda op, x, y: Launch(threads=x.size / 2), "launch raises TypeError: unsupported operand"),
+        (lambda op, x, y: Launch(threads=2.5), "launch returns the size 2.5; a size is an int or"),
+        (lambda op, x, y: Launch(grid=(1.5,)), "launch returns the size 1.5; a size is an int or"),
+        (lambda op, x, y: Launch(threads=1, shared=2.5), "launch returns the size 2.5; a size is an int or"),
+        (lambda op, x, y: Launch(thread=1), "launch raises TypeError: .*'thread'"),
         (lambda op, x, y: Launch(threads=1, arguments=(x,) * 65), "65 arguments; the maximum is 64"),
     ],
 )  # fmt: skip

@@ -102,7 +102,8 @@ def test_any_graph_gives_what_it_gives_whole(tmp_path: Path, seed: int) -> None:
         cut.close()
 
 
-def test_a_branch_goes_around_the_cut(tmp_path: Path, backend: str) -> None:
+def test_a_branch_goes_around_the_cut(tmp_path: Path, backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "infersdk.custom_ops")
     path = save_model(
         tmp_path / "m.onnx",
         [
@@ -127,6 +128,9 @@ def test_a_branch_goes_around_the_cut(tmp_path: Path, backend: str) -> None:
             "  kernel of tests.custom::HSwish, node one: a -> b\n"
             "  kernel of tests.custom::HardSwishInC, node two: around -> c\n"
             f"  segment 1 on {backend}, 2 nodes: around, b, c -> y"
+        )
+        assert [one.getMessage() for one in caplog.records if one.name == "infersdk.custom_ops"] == (
+            infer.describe().splitlines()
         )
 
 

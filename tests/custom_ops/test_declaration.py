@@ -61,6 +61,8 @@ def test_inheritance() -> None:
         ({"inputs": {"x": "float"}}, "inputs.'x'. is 'float'; an element type is float32"),
         ({"inputs": {"x": "T"}}, "inputs.'x'. is 'T'"),
         ({"types": {"T": "float32"}}, "it is a tuple of element types"),
+        ({"types": {"T": 5}}, "types.'T'. is 5; it is a tuple of element types"),
+        ({"inputs": {1: "float32"}}, "inputs has the name 1; a name is letters"),
         ({"types": {"T": ("half",)}}, "types.'T'. is 'half'"),
         ({"types": {"T": ("int8",)}, "outputs": {"y": "T"}}, "type variable 'T', which no input has"),
         ({"outputs": {}}, "outputs is empty"),

@@ -69,3 +69,16 @@ def test_images_and_cubic_sampling_stay(tmp_path: Path) -> None:
     )
     assert replace_grid_samples(read_model(image)) == 0
     assert replace_grid_samples(read_model(volume_model(tmp_path / "c.onnx", mode="cubic"))) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_nodes_of_other_types_stay(tmp_path: Path, dtype: str) -> None:
+    path = save(
+        tmp_path / "m.onnx",
+        [node("GridSample", "x grid", "y")],
+        [value("x", (1, 2, 4, 6, 7), dtype), value("grid", (1, 3, 4, 5, 3), dtype)],
+        [value("y", (1, 2, 3, 4, 5), dtype)],
+        opset=20,
+        ir_version=9,
+    )
+    assert replace_grid_samples(read_model(path)) == 0

@@ -50,7 +50,7 @@ def test_declared_twice(tmp_path: Path, backend: str) -> None:
         infersdk.load(path, backend, custom_ops=[HSwish, HSwish])
 
 
-@pytest.mark.parametrize("given", [HSwish, "HSwish", 3, [HSwish()], [int]])
+@pytest.mark.parametrize("given", [HSwish, "HSwish", 3, [HSwish()], [int], [X[0, :2], X[1, :2]]])
 def test_no_list_of_classes(tmp_path: Path, given: Any) -> None:
     with pytest.raises(CustomOpError, match="use a list of classes|custom_ops has .* use classes that derive from"):
         infersdk.load(swish_model(tmp_path / "m.onnx"), "onnxruntime", custom_ops=given)
@@ -214,6 +214,16 @@ def test_a_long_message_is_cut_between_characters(tmp_path: Path, backend: str, 
         assert isinstance(caught.value.__cause__, ValueError)
 
 
+def test_a_message_of_a_c_kernel_that_is_not_utf_8(tmp_path: Path, backend: str) -> None:
+    source = CSource(C_SOURCE.replace("job j =", r'return IFS_OP_FAIL(call, "%s", "caf\351"); job j ='), "hard_swish")
+    path, message = swish_model(tmp_path / "m.onnx"), "operator tests.custom::HSwish, node .*caf\ufffd"
+    with (
+        infersdk.load(path, backend, custom_ops=[variant(cpu=source)]) as infer,
+        pytest.raises(CustomKernelError, match=message),
+    ):
+        infer(X)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_a_kernel_that_is_interrupted(tmp_path: Path, backend: str, error: type[BaseException]) -> None:
     def cpu(self: Any, x: Any, y: Any) -> None:
@@ -271,6 +281,15 @@ def test_a_shape_that_raises(tmp_path: Path, backend: str) -> None:
     path = swish_model(tmp_path / "m.onnx")
     with pytest.raises(CustomOpError, match=r"tests.custom::HSwish.* shape\(\) raises AttributeError"):  # noqa: SIM117
         with infersdk.load(path, backend, custom_ops=[variant(shape=lambda self, x: x.nonesuch)]) as infer:
+            infer(X)
+
+
+def test_a_negative_size_of_a_fixed_shape(tmp_path: Path, backend: str) -> None:
+    shorter = variant(shape=lambda self, x: (x[0], x[1] - 9))
+    nodes = [node(shorter, ["x"], ["y"], "one")]
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": ("float32", [2, 8])}, {"y": ("float32", [2, "n"])})
+    with pytest.raises(ShapeError, match=r"HSwish, node .*: shape\(\) gives output 0 the size -1"):  # noqa: SIM117
+        with infersdk.load(path, backend, custom_ops=[shorter], cut_custom_ops=True) as infer:
             infer(X)
 
 

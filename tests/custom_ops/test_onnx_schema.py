@@ -96,6 +96,18 @@ def test_a_broken_requirement_shows_in_shape_inference(tmp_path: Path, register:
         inferred(path)
 
 
+def test_a_negative_size_shows_in_shape_inference(tmp_path: Path, register: Callable[..., None]) -> None:
+    class Shorter(HSwish):
+        def shape(self, x: Any) -> Any:
+            return (x[0], x[1] - 9)
+
+    register(Shorter)
+    nodes, inputs = [node(Shorter, ["x"], ["y"])], {"x": ("float32", [1, 8])}
+    path = save_model(tmp_path / "m.onnx", nodes, inputs, {"y": ("float32", [1, "n"])})
+    with pytest.raises(Exception, match=r"tests.custom::Shorter: shape\(\) gives output 0 the size -1"):
+        inferred(path)
+
+
 def test_declared_anew_it_replaces_the_earlier_one(register: Callable[..., None]) -> None:
     def declare(text: str) -> type[CustomOp]:
         body = {"domain": DOMAIN, "name": "Anew", "inputs": {}, "outputs": {"y": "int8"}, "__doc__": text}

@@ -12,6 +12,7 @@ from custom_operators import DOMAIN, Everything, HardSwishInC, HSwish, swish
 
 import infersdk
 from infersdk.custom_ops import CustomOp, ceil_div, opset_versions, require_equal, torch_operator, translation_table
+from infersdk.errors import CustomOpError
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
@@ -64,6 +65,26 @@ def test_fake_tensors_and_meta() -> None:
     assert halves(torch.empty(3, 8, device="meta"), torch.empty(4, 8, device="meta")).shape == (4, 8)
     with pytest.raises(Exception, match="rows are as long"):
         halves(torch.empty(3, 8, device="meta"), torch.empty(4, 7, device="meta"))
+
+
+def test_inputs_on_different_devices() -> None:
+    with pytest.raises(CustomOpError, match="Halves: its inputs are on cpu, meta; move them to one device"):
+        torch_operator(Halves)(torch.ones(3, 8), torch.empty(4, 8, device="meta"))
+
+
+def test_a_name_that_torch_does_not_take() -> None:
+    class Reserved(CustomOp):
+        domain = "tests.torch_only"
+        inputs = {"in": "float32"}
+        outputs = {"y": "float32"}
+
+        def shape(self, *shapes: Any) -> Any:
+            return shapes[0]
+
+        def cpu(self, *arrays: Any) -> None: ...
+
+    with pytest.raises(CustomOpError, match=r"Reserved: PyTorch does not take .*\(Tensor in\).*'in'.*use other names"):
+        torch_operator(Reserved)
 
 
 def test_torchs_own_checks() -> None:

@@ -61,6 +61,13 @@ class Failing(Fast):
         raise InferenceError("the runtime says no")
 
 
+class Nowhere(Fast):
+    """Reports a device whose name is wrong."""
+
+    backend = "nowhere"
+    declaration = Declaration(probe=lambda: BackendInfo("1", ("Chip 1",)))
+
+
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
@@ -71,7 +78,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def backends(monkeypatch: pytest.MonkeyPatch) -> None:
     """ONNX Runtime and the backends of this file. ONNX Runtime would be the fastest otherwise."""
-    own = {kind.backend: registry._Backend(f"{__name__}:{kind.__name__}", "nothing") for kind in (Fast, Wrong, Failing)}
+    kinds = (Fast, Wrong, Failing, Nowhere)
+    own = {kind.backend: registry._Backend(f"{__name__}:{kind.__name__}", "nothing") for kind in kinds}
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Fast.__module__])
     missing = registry._Backend("no_such_module:Infer", "pip install no-such-package")
     built_in = {"onnxruntime": registry._BUILT_IN["onnxruntime"], "missing": missing, **own}
@@ -118,6 +126,7 @@ class TestChoice:
         assert "elements of output 'y' differ by up to" in by_name["wrong@cpu"].reason
         assert by_name["failing@cpu"].reason == "the runtime says no"
         assert "pip install no-such-package" in by_name["missing"].reason
+        assert "Chip 1" in by_name["nowhere"].reason
         assert "fast@auto" not in by_name
         assert selection.reason in caplog.text
 

@@ -139,10 +139,12 @@ def test_an_interrupt_while_a_backend_is_imported(tmp_path: Path) -> None:
 
 def test_a_built_in_name_cannot_be_taken_over(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    result = in_a_process_with(
-        tmp_path, {"onnxruntime": "infersdk_mine:Mine"}, "result = backend_class('onnxruntime').__module__"
+    points = dict.fromkeys(("onnxruntime", "auto"), "infersdk_mine:Mine")
+    module, names = in_a_process_with(
+        tmp_path, points, "result = backend_class('onnxruntime').__module__, list_backends()"
     )
-    assert result == "infersdk.backends.onnxruntime"
+    assert module == "infersdk.backends.onnxruntime"
+    assert "auto" not in names
 
 
 def test_unknown_names_are_told_the_known_ones() -> None:

@@ -71,6 +71,9 @@ def test_the_samples_of_a_part_that_differ(bundle: Path, tmp_path: Path, run: Ca
     (endpoint,) = server.repository.endpoints()
     until(lambda: endpoint.fault is not None)
     assert "the golden samples differ in postprocessing" in str(endpoint.fault)
+    until(lambda: server.repository.models["digits"].reason.startswith(repr(str(path))))
+    assert server.repository.models["digits"].loads == 1
+    assert ask(server.http_port, "/v2/health/ready").status == 400
 
 
 def test_a_model_can_be_unloaded_while_its_samples_run(bundle: Path, run: Callable[..., Any]) -> None:
@@ -107,6 +110,16 @@ def test_a_shadow(bundle: Path, run: Callable[..., Any]) -> None:
     assert endpoint.shadow.outcomes["failed"] == 0
     assert metric(server, 'infersdk_shadow_images_total{model="digits",outcome="compared"') == compared
     assert 0 < metric(server, "infersdk_shadow_agreement_total{") < compared, "fewer boxes are above its threshold"
+
+
+def test_a_shadow_without_the_key_of_its_model(bundle: Path, tmp_path: Path, run: Callable[..., Any]) -> None:
+    pytest.importorskip("cryptography")
+    pack(DETECTOR, tmp_path / "sealed.infer", images=[IMAGE], encrypt=bytes(32))
+    (tmp_path / "key").write_bytes(bytes(32))
+    sealed = {"path": str(tmp_path / "sealed.infer"), "key": f"file:{tmp_path / 'key'}"}
+    run({**sealed, "shadow": {"path": str(bundle), "key": None}})
+    with pytest.raises(ConfigError, match=r"models\.digits\.shadow: .* is not encrypted, and a key is given"):
+        run({**sealed, "shadow": {"path": str(bundle)}})
 
 
 def test_a_shadow_that_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:

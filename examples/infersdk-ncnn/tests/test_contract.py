@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import infersdk
 from infersdk.errors import ModelFormatError, ShapeError, UnsupportedModelError
@@ -15,6 +16,7 @@ from infersdk.testing import InferContract, contract_model
 
 pytest.importorskip("infersdk_ncnn", reason="pip install examples/infersdk-ncnn")
 
+from infersdk_ncnn import input_shapes
 from infersdk_ncnn_convert import convert
 
 
@@ -78,6 +80,37 @@ def test_models_without_support_in_ncnn(name: str, message: str, tmp_path: Path)
     (tmp_path / "m.onnx").write_bytes(contract_model(name))
     with pytest.raises(UnsupportedModelError, match=message):
         infersdk.load(tmp_path / "m.onnx", "ncnn")
+
+
+def number_model(name: str) -> bytes:
+    """A chain of three nodes whose output has this name."""
+    chain = (("Sigmoid", "x", "p"), ("Exp", "p", "q"), ("Tanh", "q", name))
+    nodes = [helper.make_node(operator, [x], [y]) for operator, x, y in chain]
+    ends = [helper.make_tensor_value_info(end, TensorProto.FLOAT, [1, 4]) for end in ("x", name)]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def test_a_name_that_is_a_number(tmp_path: Path) -> None:
+    """pnnx names its own values by numbers."""
+    (tmp_path / "m.onnx").write_bytes(number_model("1"))
+    lines = convert(tmp_path / "m.onnx", tmp_path / "m.param").read_text().splitlines()[2:]
+    blobs = [blob for line in lines for blob in line.split()[4 + int(line.split()[2]) :] if "=" not in blob]
+    assert len(set(blobs)) == len(blobs) == 4
+    assert blobs[-1] == "1"
+
+
+def test_a_name_with_blanks(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(number_model("the result"))
+    with pytest.raises(UnsupportedModelError, match=r"'the result' of m\.onnx is a name with blanks"):
+        convert(tmp_path / "m.onnx", tmp_path / "m.param")
+
+
+@pytest.mark.parametrize("text", ["7767517\n\nInput x 0 1 x 0=4", "7767517\n1 1\nInput x 0 0 0=4", ""])
+def test_files_that_are_no_param(text: str, tmp_path: Path) -> None:
+    (tmp_path / "m.param").write_text(text)
+    with pytest.raises(ModelFormatError, match=r"is not an ncnn \.param file, or is truncated"):
+        input_shapes(tmp_path / "m.param")
 
 
 def test_unknown_layer(tmp_path: Path) -> None:

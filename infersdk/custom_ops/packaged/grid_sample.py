@@ -48,15 +48,17 @@ class GridSample3D(CustomOp):
 def replace_grid_samples(model: ir.Model) -> int:
     """Replaces each GridSample for volumes by GridSample3D; returns their number.
 
-    Nodes with cubic sampling or of unknown rank are not replaced.
+    Nodes with cubic sampling, of unknown rank or of other types than float32 are not replaced.
     """
     import onnx_ir as ir
 
     infer_shapes(model)
     count = 0
     for node in list(model.graph):
-        value = node.inputs[0] if node.inputs else None
-        if node.domain or node.op_type != "GridSample" or value is None or value.shape is None or len(value.shape) != 5:
+        if node.domain or node.op_type != "GridSample":
+            continue
+        shapes = [value.shape for value in node.inputs if value is not None and value.dtype == ir.DataType.FLOAT]
+        if len(shapes) != 2 or shapes[0] is None or len(shapes[0]) != 5:
             continue
         values = {name: attribute.value for name, attribute in node.attributes.items()}
         if values.get("mode", "linear") == "cubic":

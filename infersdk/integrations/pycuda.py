@@ -105,7 +105,7 @@ class Kernel:
             first = next((a for a in arguments if isinstance(a, Tensor)), None)
             if first is None:
                 raise InputError("without a tensor among the arguments the grid has to be given")
-            grid = max(first.size + self.threads - 1, 1) // self.threads
+            grid = max(1, -(-first.size // self.threads))  # CUDA refuses a grid without blocks
         self._ours.wait(self._before.record(stream))
         native = [
             np.uintp(a.device_ptr(write=True, stream=self._ours)) if isinstance(a, Tensor) else a for a in arguments

@@ -167,8 +167,8 @@ class CudaInstance:
         kind = sum(image.pixels.nbytes for image in images).bit_length(), is_page_locked(images[0].pixels)
         if kind in self._stages.locations:
             return self._stages.locations[kind]
-        if (len(images), canvas) not in self._sizes_run:  # its first run prepares the size, and takes longer
-            return "device"
+        if (len(images), canvas) not in self._sizes_run:
+            return "host"  # the first run of a size takes longer, so it is not measured; images take no device memory
         costs = {place: self._cost(place, canvas, len(images), workers) for place in ("device", "host")}
         self._measured = WholeBatch(kind, costs)
         return self._measured.faster_alone

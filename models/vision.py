@@ -453,7 +453,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         """Refuses models of other families, by the known shapes."""
         if (known := self.recognises(model)).answer == "no":
             raise self._unsupported(known.because, model)
-        self._learned.shapes = {spec.name: spec.shape for spec in model.outputs}
+        self._learned.shapes = model.shapes
         try:
             count = self.count_classes(self._learned.shapes)
         except UnsupportedModelError as error:

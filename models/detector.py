@@ -80,11 +80,7 @@ class Detector(VisionModel[Detections]):
         self._varied()  # refuses wrong classes
 
     def _wanted(self) -> tuple[int, ...] | None:
-        """The numbers of the classes that count; None for all.
-
-        Raises:
-            ConfigError: the model has no such class.
-        """
+        """The numbers of the classes that count; None for all."""
         return find_classes(self.classes, self.class_names or self._usual_names, self._learned.class_count)
 
     def _varied(self) -> None:

@@ -48,11 +48,6 @@ def without_decoding(
     Args:
         backend, device, while_building: with which it will be loaded.
         required: whether it has to be.
-
-    Raises:
-        ConfigError: it is required, and what runs the model decodes it in the network.
-        BackendNotFoundError: there is no backend of that name; as far as that was looked up.
-        ModelNotFoundError, ModelFormatError, InputError: as `ModelSource.of()`.
     """
     source = ModelSource.of(model)
     reason = _reason_against(source, backend, device, while_building)
@@ -84,12 +79,7 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
 
 
 def check_raw_head(setting: str, head: RawHead | None, network: Infer) -> None:
-    """Checks that the head of a network is decoded as the setting `decode_head` says.
-
-    Raises:
-        ConfigError: the network was loaded before, in the other form.
-        UnsupportedModelError: its graph does not end with a decoding that is known.
-    """
+    """Checks that the head of a network is decoded as the setting `decode_head` says."""
     if setting == "graph" and head is not None:
         raise ConfigError(
             f"decode_head='graph', but {network.model.name} ends at the maps of its head; use decode_head='auto'"

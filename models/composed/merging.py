@@ -50,9 +50,6 @@ def merge_views(
 
     Returns:
         The boxes, best first, with the columns that all parts with boxes have.
-
-    Raises:
-        UnsupportedModelError: the boxes are oriented, and `merge` is of another kind than "nms".
     """
     stats, names = [part.stats for part in parts], parts[0].names
     views = list(zip(parts, offsets, strict=True))

@@ -273,9 +273,6 @@ class TwoStage(Composed[Detections]):
 
         Args:
             read: decode it now.
-
-        Raises:
-            ImageError: it cannot be read.
         """
         if DeviceImage.is_one(source):
             return whole_image(source, self.channel_order)

@@ -38,11 +38,7 @@ VERTICAL = 1.5
 
 
 def import_cv2() -> Any:
-    """The module `cv2`.
-
-    Raises:
-        BackendUnavailableError: it is not installed.
-    """
+    """The module `cv2`."""
     try:
         import cv2
     except ImportError as error:

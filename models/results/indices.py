@@ -28,10 +28,6 @@ def row_positions(index: Any, count: int, kind: str) -> slice | npt.NDArray[Any]
     Args:
         count: of the rows.
         kind: the name of the indexed type, for messages.
-
-    Raises:
-        ShapeError: a mask has not one value for each row.
-        InputError: the index is of another kind.
     """
     if isinstance(index, slice):
         return index

@@ -215,12 +215,7 @@ class Result(Hints, ABC):
         return cls._drawn is not Result._drawn
 
     def _pil(self, image: ImageSource | HostImage | None, channel_order: str) -> Image.Image:
-        """The image that was given, or the one that the result knows, as a new RGB image.
-
-        Raises:
-            InputError: none was given, and the result does not know its image; or it has another size than `size`.
-            ImageError: the image cannot be read.
-        """
+        """The image that was given, or the one that the result knows, as a new RGB image."""
         from ..draw import to_pil
 
         if image is not None:

@@ -223,15 +223,8 @@ def profiles(
 
 
 def usual_canvases(whole: Size, stride: int = STRIDE, border: int = 0) -> list[Size]:
-    """The canvases for frames and photographs: 16:9, 3:2 and 4:3, landscape and portrait, and the whole input.
-
-    Args:
-        whole: (width, height) of the whole input.
-        stride: the sides of canvases are multiples of it.
-        border: see `Canvases`.
-
-    Returns:
-        (width, height) of each, within the whole.
+    """(width, height) of the canvases for frames and photographs: 16:9, 3:2 and 4:3, landscape and portrait, and the
+    whole input. Their sides are multiples of `stride`.
     """
     width, height = whole
     across = {(width, _rounded_up(width * ratio + border, stride)) for ratio in _USUAL}

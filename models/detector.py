@@ -157,10 +157,7 @@ def best_boxes(
 
     Args:
         boxes: (N, values) of one image. Rows that are not finite do not count.
-        scores, classes: (N,), of the boxes.
-        conf: the score that a box must exceed.
         wanted: the numbers of the classes that count; None is all.
-        max_det: maximum number of boxes.
     """
     above = scores > conf
     if wanted is not None:

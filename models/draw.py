@@ -85,11 +85,7 @@ def draw_boxes(
 
 
 def draw_texts(pil: Image.Image, texts: Sequence[str], numbers: Sequence[int]) -> Image.Image:
-    """Draws texts into the upper left corner of an RGB image, one below the other, and returns it.
-
-    Args:
-        numbers: of the colours.
-    """
+    """Draws texts in the colours of these numbers into the upper left corner of an RGB image, and returns it."""
     pen, top = _Pen(pil, None), 0.0
     for text, number in zip(texts, numbers, strict=True):
         top = pen.label(text, (0, top), colour(number), above=False)
@@ -118,12 +114,7 @@ def _is_tracked(box: Any) -> bool:
 
 
 class _Pen:
-    """Draws the parts of a box.
-
-    Args:
-        pil: the image; lines and letters have a size that fits it.
-        font: see `draw_boxes()`.
-    """
+    """Draws the parts of boxes into an image, with lines and letters of a size that fits it."""
 
     def __init__(self, pil: Image.Image, font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None) -> None:
         self._pil, self._draw = pil, ImageDraw.Draw(pil)

@@ -43,12 +43,7 @@ _BACKENDS = ("onnxruntime", "openvino")
 def without_decoding(
     model: ModelLike, backend: str, device: str | None, while_building: object, *, required: bool = False
 ) -> ModelSource:
-    """The model, to be loaded without the decoding of its head where that can be.
-
-    Args:
-        backend, device, while_building: with which it will be loaded.
-        required: whether it has to be.
-    """
+    """The model, to be loaded without the decoding of its head where that can be, or has to be (`required`)."""
     source = ModelSource.of(model)
     reason = _reason_against(source, backend, device, while_building)
     if reason is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Colour: TypeAlias = "tuple[int, int, int]"
 
-__all__ = ["blank_image", "draw_boxes", "draw_texts", "to_pil"]
+__all__ = ["draw_boxes", "draw_texts", "to_pil"]
 
 #: The opacity of masks, 0 to 255.
 TINT = 115
@@ -47,11 +47,6 @@ def to_pil(image: HostImage) -> Image.Image:
     whole = Geometry.stretch(image.pixel_size, image.size)
     as_is = PixelTransform(order="rgb", layout="hwc", dtype="uint8", scale=1.0)
     return Image.fromarray(preprocess(image.view(), whole, as_is))
-
-
-def blank_image(size: tuple[int, int]) -> Image.Image:
-    """A grey image of (width, height), in place of a missing one."""
-    return Image.new("RGB", size, (96, 96, 96))
 
 
 def draw_boxes(

@@ -198,14 +198,14 @@ class Result(Hints, ABC):
         """
         if not self._is_drawn():
             return None
-        from ..draw import blank_image
+        from PIL import Image
 
         try:
             pil = self._pil(None, "bgr")
         except (ImageError, InputError):
             if not hasattr(self, "size"):
                 return None
-            pil = blank_image(self.size)
+            pil = Image.new("RGB", self.size, (96, 96, 96))
         buffer = io.BytesIO()
         self._drawn(pil).save(buffer, "PNG")
         return buffer.getvalue()

@@ -19,46 +19,32 @@ from typing import TYPE_CHECKING
 
 from ..core.lazy import lazy
 
-if TYPE_CHECKING:  # `as` exports a name to type checkers
-    from .anomaly import AnomalyDetection as AnomalyDetection
+# ruff: noqa: F403
+if TYPE_CHECKING:  # `*` exports `__all__` of a module to type checkers, `as` a single name
+    from .anomaly import *
     from .canvases import choose_canvases as choose_canvases
-    from .classifier import Classifier as Classifier
-    from .composed import Composed as Composed
-    from .composed import GroupResult as GroupResult
-    from .composed import ModelGroup as ModelGroup
-    from .composed import Tile as Tile
-    from .composed import Tiled as Tiled
-    from .composed import TwoStage as TwoStage
-    from .composed import tile_grid as tile_grid
+    from .classifier import *
+    from .composed import *
     from .configuration import COMPOSITIONS as COMPOSITIONS
     from .configuration import create as create
     from .declaration import UNCHECKED as UNCHECKED
-    from .depth import DepthEstimation as DepthEstimation
+    from .depth import *
     from .description import ModelDescription as ModelDescription
     from .description import Recognition as Recognition
-    from .detr import DETR as DETR
-    from .detr import RFDETR as RFDETR
-    from .detr import RTDETR as RTDETR
-    from .detr import RFDETRSeg as RFDETRSeg
-    from .detr import UltralyticsRTDETR as UltralyticsRTDETR
-    from .embedder import Embedder as Embedder
-    from .end_to_end import EndToEnd as EndToEnd
+    from .detr import *
+    from .embedder import *
+    from .end_to_end import *
     from .execution import DevicePostprocess as DevicePostprocess
     from .execution import Timings as Timings
     from .image_model import ImageModel as ImageModel
-    from .image_to_image import BackgroundRemoval as BackgroundRemoval
-    from .image_to_image import ImageToImage as ImageToImage
+    from .image_to_image import *
     from .loading import fitting_types as fitting_types
     from .loading import load as load
     from .loading import named_type as named_type
     from .loading import wrapper_type as wrapper_type
-    from .obb import EndToEndOBB as EndToEndOBB
-    from .obb import YOLOv8OBB as YOLOv8OBB
-    from .ocr import OCR as OCR
-    from .ocr import TextLine as TextLine
-    from .ocr import TextLines as TextLines
-    from .pose import EndToEndPose as EndToEndPose
-    from .pose import YOLOv8Pose as YOLOv8Pose
+    from .obb import *
+    from .ocr import *
+    from .pose import *
     from .preprocessor import ImageInput as ImageInput
     from .preprocessor import Preprocessor as Preprocessor
     from .presets import PRESETS as PRESETS
@@ -81,24 +67,15 @@ if TYPE_CHECKING:  # `as` exports a name to type checkers
     from .results import Result as Result
     from .results import ResultTensor as ResultTensor
     from .results import Rows as Rows
-    from .segment import EndToEndSeg as EndToEndSeg
-    from .segment import YOLOv5Seg as YOLOv5Seg
-    from .segment import YOLOv8Seg as YOLOv8Seg
-    from .selected_boxes import SelectedBoxes as SelectedBoxes
-    from .semantic import SemanticSegmentation as SemanticSegmentation
-    from .semantic import TwinLiteNet as TwinLiteNet
-    from .ssd import SSD as SSD
-    from .ssd import YOLONAS as YOLONAS
-    from .ssd import UltraFace as UltraFace
-    from .tracker import Tracker as Tracker
-    from .vision import VisionModel as VisionModel
-    from .yolo import YOLO as YOLO
-    from .yolo import YOLOX as YOLOX
-    from .yolo import YOLOv5 as YOLOv5
-    from .yolo import YOLOv8 as YOLOv8
-    from .yunet import YuNet as YuNet
-    from .zones import Line as Line
-    from .zones import Zone as Zone
+    from .segment import *
+    from .selected_boxes import *
+    from .semantic import *
+    from .ssd import *
+    from .tracker import *
+    from .vision import *
+    from .yolo import *
+    from .yunet import *
+    from .zones import *
 
 #: The names of each module. A program imports the modules of the wrappers that it uses.
 _MODULES = {

@@ -28,11 +28,7 @@ _warned: set[str] = set()
 
 
 def load_font(font: str | os.PathLike[str] | ImageFont.FreeTypeFont, size: int) -> ImageFont.FreeTypeFont:
-    """The font in a file, in pixels; a loaded font as it is.
-
-    Raises:
-        ConfigError: there is no such file, or it is no font.
-    """
+    """The font in a file, in pixels; a loaded font as it is."""
     if isinstance(font, ImageFont.FreeTypeFont):
         return font
     if not isinstance(font, (str, os.PathLike)):

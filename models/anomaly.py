@@ -42,7 +42,7 @@ class AnomalyDetection(PresetInput[AnomalyMap]):
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        shapes = {spec.name: spec.shape for spec in model.outputs}
+        shapes = model.shapes
         for name in (SCORE, MAP):
             if name not in shapes:
                 return Recognition.no(f"it has no output {name!r}")

@@ -145,12 +145,6 @@ class CanvasPlan(NamedTuple):
             asked: the requested (width, height) of the whole input; None is that of the model.
             fallback: the sides of a model that leaves them open.
             sizes: the requested canvases; None are the usual ones.
-
-        Raises:
-            UnsupportedModelError: the height and width are fixed, and cannot be freed: of a file that is not ONNX, or
-                of a loaded network.
-            ConfigError: the requested size is not that of the model; or a requested canvas is larger than the whole
-                input, or no multiple of the stride.
         """
         if isinstance(model, Infer):
             source, inputs, metadata = model.model, model.input_specs, model.metadata
@@ -188,11 +182,7 @@ class CanvasPlan(NamedTuple):
 
 
 def check_free_size(input: ImageInput, metadata: Mapping[str, str], name: str) -> None:
-    """Checks the size of the input of a model whose height and width `FreeSize` has made free.
-
-    Raises:
-        ConfigError: the model does not take this size.
-    """
+    """Checks the size of the input of a model whose height and width `FreeSize` has made free."""
     try:
         width, height, stride = msgspec.json.decode(metadata[FREE_SIZE], type=tuple[_Positive, _Positive, _Positive])
     except (KeyError, ValueError):
@@ -233,15 +223,8 @@ def profiles(
 
 
 def usual_canvases(whole: Size, stride: int = STRIDE, border: int = 0) -> list[Size]:
-    """The canvases for frames and photographs: 16:9, 3:2 and 4:3, landscape and portrait, and the whole input.
-
-    Args:
-        whole: (width, height) of the whole input.
-        stride: the sides of canvases are multiples of it.
-        border: see `Canvases`.
-
-    Returns:
-        (width, height) of each, within the whole.
+    """(width, height) of the canvases for frames and photographs: 16:9, 3:2 and 4:3, landscape and portrait, and the
+    whole input. Their sides are multiples of `stride`.
     """
     width, height = whole
     across = {(width, _rounded_up(width * ratio + border, stride)) for ratio in _USUAL}

@@ -84,9 +84,6 @@ def _create_one(name: str, table: Any) -> ImageModel[Any]:
 def named_kind(name: Any) -> type[Any]:
     """The wrapper, composition or reader of the `type` of a table: a name, or `"module:Class"` for a wrapper of your
     own.
-
-    Raises:
-        ConfigError: there is none of that name, or the module cannot be imported.
     """
     kinds: dict[str, type[Any]] = {**COMPOSITIONS, _READER: OCR}
     names = [*type_names(), *kinds]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..graph.raw_head import RawHead
     from ..infer import Infer
 
-__all__ = ["GRIDS", "ModelDescription", "Recognition", "Shape", "boxes_per_cell", "cells_of", "count_cells"]
+__all__ = ["GRIDS", "ModelDescription", "Recognition", "Shape", "boxes_per_cell", "cells_of", "count_cells", "is_open"]
 
 #: Strides of the grids that a raw head may have.
 GRIDS = ((8, 16, 32), (8, 16, 32, 64), (16, 32), (4, 8, 16, 32))
@@ -93,11 +93,12 @@ class ModelDescription:
     @property
     def has_open_outputs(self) -> bool:
         """Whether an output has open dimensions besides its batch."""
-        return any(not isinstance(d, int) for spec in self.outputs for d in spec.shape[1:])
+        return any(is_open(spec.shape) for spec in self.outputs)
 
     @property
-    def shapes(self) -> list[Shape]:
-        return [spec.shape for spec in self.outputs]
+    def shapes(self) -> dict[str, Shape]:
+        """The shapes of the outputs by name."""
+        return {spec.name: spec.shape for spec in self.outputs}
 
     @property
     def input_size(self) -> tuple[int, int] | None:
@@ -162,6 +163,11 @@ class Recognition(NamedTuple):
     @classmethod
     def no(cls, because: str, family: str = "") -> Recognition:
         return cls("no", because, family)
+
+
+def is_open(shape: Shape) -> bool:
+    """Whether dimensions besides the batch are open."""
+    return any(not isinstance(d, int) for d in shape[1:])
 
 
 def count_cells(size: tuple[int, int], strides: Sequence[int]) -> int:

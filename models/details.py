@@ -92,9 +92,6 @@ class VisionDetails(ModelDetails):
     ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]], Callable[[], Any]]:
         """One image through the stages on the host: the inputs and outputs of the network by name, and a function that
         makes the result of them.
-
-        Args:
-            parameters: settings of this call.
         """
         own, preprocessor = self._model._input, self._model._stages.preprocessor
         read = preprocessor.read(image)

@@ -80,11 +80,7 @@ class Detector(VisionModel[Detections]):
         self._varied()  # refuses wrong classes
 
     def _wanted(self) -> tuple[int, ...] | None:
-        """The numbers of the classes that count; None for all.
-
-        Raises:
-            ConfigError: the model has no such class.
-        """
+        """The numbers of the classes that count; None for all."""
         return find_classes(self.classes, self.class_names or self._usual_names, self._learned.class_count)
 
     def _varied(self) -> None:
@@ -161,10 +157,7 @@ def best_boxes(
 
     Args:
         boxes: (N, values) of one image. Rows that are not finite do not count.
-        scores, classes: (N,), of the boxes.
-        conf: the score that a box must exceed.
         wanted: the numbers of the classes that count; None is all.
-        max_det: maximum number of boxes.
     """
     above = scores > conf
     if wanted is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UnsupportedModelError
 from ..ops import resize_map
 from .declaration import Fraction
-from .description import ModelDescription, Recognition, Shape
+from .description import ModelDescription, Recognition, Shape, is_open
 from .detector import Detector, best_boxes, box_outputs
 from .output_checks import (
     check_centred_fractions,
@@ -76,11 +76,11 @@ class DETR(Detector):
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        shapes = {spec.name: spec.shape for spec in model.outputs}
+        shapes = model.shapes
         if (names := query_outputs(shapes)) is None:
             return Recognition.no("it has no two outputs of queries: logits, and boxes of four values")
         family = "a detector with queries (DETR: logits and boxes)"
-        if (maps := sum(len(shape) == 4 for shape in model.shapes)) != cls.maps:
+        if (maps := sum(len(shape) == 4 for shape in shapes.values())) != cls.maps:
             why = "it gives maps as well as boxes" if maps else "it gives no masks"
             return Recognition.no(why, family)
         if model.model_type is not None:
@@ -233,7 +233,7 @@ class RFDETRSeg(RFDETR):
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
         if (known := super()._recognises_outputs(model)).answer != "yes" or model.model_type is not None:
             return known
-        if query_outputs({spec.name: spec.shape for spec in model.outputs}) != QUERY_NAMES[-1]:
+        if query_outputs(model.shapes) != QUERY_NAMES[-1]:
             return Recognition.nearly("its outputs are not called 'labels' and 'dets'", known.family)
         return known
 
@@ -275,11 +275,11 @@ class UltralyticsRTDETR(RTDETR):
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        is_open = model.head is not None and not all(isinstance(side, int) for side in model.head.shape[1:])
-        if model.head is None or not (model.has_chosen_rows or is_open) or len(model.outputs) != 1:
+        leaves_open = model.head is not None and is_open(model.head.shape)
+        if model.head is None or not (model.has_chosen_rows or leaves_open) or len(model.outputs) != 1:
             return Recognition.no("its output is not rows of a box and a score for each class")
         values, family = model.head.shape[2], "a detector with queries (RT-DETR of Ultralytics)"
-        if is_open or model.task is None or not model.names:
+        if leaves_open or model.task is None or not model.names:
             return Recognition.nearly("its metadata does not say that its rows are boxes with scores of classes")
         if isinstance(values, int) and values != 4 + len(model.names):
             return Recognition.no(f"its rows have {values} values, not 4 of a box and {len(model.names)} scores")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Colour: TypeAlias = "tuple[int, int, int]"
 
-__all__ = ["blank_image", "draw_boxes", "draw_texts", "to_pil"]
+__all__ = ["draw_boxes", "draw_texts", "to_pil"]
 
 #: The opacity of masks, 0 to 255.
 TINT = 115
@@ -47,11 +47,6 @@ def to_pil(image: HostImage) -> Image.Image:
     whole = Geometry.stretch(image.pixel_size, image.size)
     as_is = PixelTransform(order="rgb", layout="hwc", dtype="uint8", scale=1.0)
     return Image.fromarray(preprocess(image.view(), whole, as_is))
-
-
-def blank_image(size: tuple[int, int]) -> Image.Image:
-    """A grey image of (width, height), in place of a missing one."""
-    return Image.new("RGB", size, (96, 96, 96))
 
 
 def draw_boxes(
@@ -85,11 +80,7 @@ def draw_boxes(
 
 
 def draw_texts(pil: Image.Image, texts: Sequence[str], numbers: Sequence[int]) -> Image.Image:
-    """Draws texts into the upper left corner of an RGB image, one below the other, and returns it.
-
-    Args:
-        numbers: of the colours.
-    """
+    """Draws texts in the colours of these numbers into the upper left corner of an RGB image, and returns it."""
     pen, top = _Pen(pil, None), 0.0
     for text, number in zip(texts, numbers, strict=True):
         top = pen.label(text, (0, top), colour(number), above=False)
@@ -118,12 +109,7 @@ def _is_tracked(box: Any) -> bool:
 
 
 class _Pen:
-    """Draws the parts of a box.
-
-    Args:
-        pil: the image; lines and letters have a size that fits it.
-        font: see `draw_boxes()`.
-    """
+    """Draws the parts of boxes into an image, with lines and letters of a size that fits it."""
 
     def __init__(self, pil: Image.Image, font: str | os.PathLike[str] | ImageFont.FreeTypeFont | None) -> None:
         self._pil, self._draw = pil, ImageDraw.Draw(pil)

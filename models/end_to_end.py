@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from .description import ModelDescription, Recognition, Shape
+from .description import ModelDescription, Recognition, Shape, is_open
 from .detector import RowDetector, best_boxes
 from .output_checks import TOLERANCE, check_corners, check_floats, check_scores
 
@@ -38,8 +38,7 @@ class EndToEnd(RowDetector):
         if (known := super()._recognises_outputs(model)).answer == "no":
             return known
         assert model.head is not None
-        is_open = not all(isinstance(side, int) for side in model.head.shape[1:])
-        if not model.has_chosen_rows and not is_open:
+        if not model.has_chosen_rows and not is_open(model.head.shape):
             return Recognition.no("its rows are not boxes that are chosen already")
         columns, extra = model.head.shape[2], cls.count_extra(model)
         family = f"{cls.family} (its rows are boxes that are chosen already)"

@@ -29,9 +29,6 @@ def class_names(names: Sequence[str] | str | os.PathLike[str]) -> tuple[str, ...
     Args:
         names: the names in order; a text file of UTF-8 with one name in each line; or `"coco"` or `"imagenet"`. Blank
             lines at the end do not count.
-
-    Raises:
-        ConfigError: the file cannot be read, or is no list of names; or a line in front of a name is blank.
     """
     if isinstance(names, (str, os.PathLike)):
         path = CLASS_NAMES.get(names, names) if isinstance(names, str) else names
@@ -86,9 +83,6 @@ def find_classes(
         classes: names or numbers; a number may be text, where no class has that name.
         names: by class_id; empty where the model has none.
         count: the number of classes; None where it is not known yet.
-
-    Raises:
-        ConfigError: the model has no such class, or none is given.
     """
     if classes is None:
         return None

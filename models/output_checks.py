@@ -217,11 +217,7 @@ def check_undecoded(
 
 
 def check_around_cells(boxes: npt.NDArray[Any], centres: npt.NDArray[Any]) -> None:
-    """For boxes (batch, cells, 4) of left, top, right and bottom in pixels, each around the centre of its cell.
-
-    Args:
-        centres: (cells, 2), in pixels.
-    """
+    """For boxes (batch, cells, 4) of left, top, right and bottom, each around the centre of its cell, all in pixels."""
     around = (boxes[..., :2] <= centres + 1) & (boxes[..., 2:] >= centres - 1)
     if boxes.any() and not np.mean(around.all(axis=-1)) >= 1 - FEW:
         raise UnsupportedModelError(

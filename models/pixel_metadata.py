@@ -28,9 +28,6 @@ def pixel_settings(metadata: Mapping[str, str], given: Collection[str] = ()) -> 
 
     Args:
         given: the settings that are known already: entries for these are not read.
-
-    Raises:
-        ConfigError: an entry cannot be understood, or `mean` and `std` leave the scale of pixels open.
     """
     entries = {key.removeprefix("model_info ").strip().lower(): text for key, text in metadata.items()}
     result: dict[str, Any] = {}

@@ -29,12 +29,7 @@ KeypointShape = tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec
 
 
 class _Pose(RowDetector):
-    """Base class of pose models.
-
-    Args:
-        keypoints: (points, values a point), values being 2 or 3; None takes `kpt_shape` of the model's
-            metadata, which other values must equal.
-    """
+    """Base class of pose models."""
 
     keypoints: KeypointShape | None = None
 

@@ -37,9 +37,6 @@ def pixel_options(input: ImageInput, pixels: Mapping[str, Any], **given: Any) ->
 
     Args:
         given: settings by name that have no effect for a network of uint8 input; None where they are not given.
-
-    Raises:
-        ConfigError: the input is uint8, and such a setting is given.
     """
     if input.dtype == "uint8":
         if ignored := [f"{name}={value!r}" for name, value in given.items() if value is not None]:

@@ -43,17 +43,7 @@ _BACKENDS = ("onnxruntime", "openvino")
 def without_decoding(
     model: ModelLike, backend: str, device: str | None, while_building: object, *, required: bool = False
 ) -> ModelSource:
-    """The model, to be loaded without the decoding of its head where that can be.
-
-    Args:
-        backend, device, while_building: with which it will be loaded.
-        required: whether it has to be.
-
-    Raises:
-        ConfigError: it is required, and what runs the model decodes it in the network.
-        BackendNotFoundError: there is no backend of that name; as far as that was looked up.
-        ModelNotFoundError, ModelFormatError, InputError: as `ModelSource.of()`.
-    """
+    """The model, to be loaded without the decoding of its head where that can be, or has to be (`required`)."""
     source = ModelSource.of(model)
     reason = _reason_against(source, backend, device, while_building)
     if reason is None:
@@ -84,12 +74,7 @@ def _reason_against(source: ModelSource, backend: str, device: str | None, while
 
 
 def check_raw_head(setting: str, head: RawHead | None, network: Infer) -> None:
-    """Checks that the head of a network is decoded as the setting `decode_head` says.
-
-    Raises:
-        ConfigError: the network was loaded before, in the other form.
-        UnsupportedModelError: its graph does not end with a decoding that is known.
-    """
+    """Checks that the head of a network is decoded as the setting `decode_head` says."""
     if setting == "graph" and head is not None:
         raise ConfigError(
             f"decode_head='graph', but {network.model.name} ends at the maps of its head; use decode_head='auto'"

@@ -134,11 +134,7 @@ class IdleRelease:
         self._uses.pop()
 
     def now(self, model: Requests[Any]) -> None:
-        """Releases the model.
-
-        Raises:
-            InferenceError: calls, streams or requests are running.
-        """
+        """Releases the model."""
         with self._lock:
             uses, requests = len(self._uses), model._pipeline_holder.requests
             if uses or requests:

@@ -32,11 +32,7 @@ FIRST_CAPACITY, MOST_BYTES = 1 << 20, 1 << 28
 
 
 class _Segmentation(RowDetector):
-    """Base class of models with mask coefficients and prototypes.
-
-    Args:
-        mask_threshold: the value that a pixel of a mask exceeds, 0 to 1.
-    """
+    """Base class of models with mask coefficients and prototypes."""
 
     mask_threshold: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.5
 

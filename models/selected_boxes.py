@@ -80,8 +80,7 @@ class SelectedBoxes(Detector):
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        shapes = {spec.name: spec.shape for spec in model.outputs}
-        if (found := layout_of(shapes)) is None:
+        if (found := layout_of(model.shapes)) is None:
             return Recognition.no("it has no outputs of boxes, scores and classes that are chosen already")
         layout, _ = found
         if layout.dimensions == 2 and model.inputs[0].fixed_batch != 1:

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import ConfigError, UnsupportedModelError
 from ..ops import NO_CLASS, class_map, class_numbers
 from ..ops.device_masks import DeviceClassMaps
-from .description import ModelDescription, Recognition, Shape
+from .description import ModelDescription, Recognition, Shape, is_open
 from .device_variants import DeviceDecoder, DeviceVariants
 from .output_checks import check_finite, check_logits, check_scores
 from .preprocessor import ImageInput, Preprocessor
@@ -146,7 +146,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         if len(spec.shape) != 4:
             return Recognition.no(f"its output {spec} does not have four dimensions")
         layout = None if model.input_size is None else layout_of(spec.shape, model.input_size)
-        if layout is None and model.input_size is not None and not _leaves_open(spec.shape):
+        if layout is None and model.input_size is not None and not is_open(spec.shape):
             return Recognition.no(f"its output {spec} has no scores for each class at points of its input")
         classes, sides = classes_and_size(spec.shape, layout)
         single = classes == 1 if layout else 1 in spec.shape[1:]
@@ -203,7 +203,7 @@ class SemanticSegmentation(_MapModel[ClassMap], PresetInput[ClassMap]):
         if is_integer(self.network.output_specs[0].dtype):
             return None
         size = vars(self).get("input_size") or self._description.input_size
-        if size is None or _leaves_open(shape):
+        if size is None or is_open(shape):
             return None
         classes, _ = classes_and_size(shape, layout_of(shape, size))
         assert isinstance(classes, int)
@@ -303,10 +303,6 @@ def is_integer(dtype: npt.DTypeLike) -> bool:
     return np.dtype(dtype).kind in "iu"
 
 
-def _leaves_open(shape: Shape) -> bool:
-    return any(not isinstance(d, int) for d in shape[1:])
-
-
 def classes_and_size(shape: Shape, layout: Layout | None) -> tuple[int | str | None, Shape]:
     """The number of classes and (width, height) of scores of four dimensions."""
     return (shape[1], (shape[3], shape[2])) if layout == "chw" else (shape[3], (shape[2], shape[1]))
@@ -320,7 +316,7 @@ def layout_of(shape: Shape, size: tuple[int, int]) -> Layout | None:
         shape: four dimensions, the last three of them known.
         size: (width, height) of the input.
     """
-    if len(shape) != 4 or _leaves_open(shape):
+    if len(shape) != 4 or is_open(shape):
         return None
     _, a, b, c = shape
     layouts: dict[Layout, bool] = {"chw": lies_over(b, c, size), "hwc": lies_over(a, b, size)}

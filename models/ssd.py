@@ -69,7 +69,7 @@ class SSD(Detector):
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        shapes = {spec.name: spec.shape for spec in model.outputs}
+        shapes = model.shapes
         if len(shapes) != 2 or (names := box_outputs(shapes)) is None:
             return Recognition.no("it has no two outputs for each anchor: scores, and boxes of four values")
         anchors, classes = shapes[names[0]][1:]

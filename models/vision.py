@@ -296,11 +296,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     # ---- for pipelines ----
 
     def _batch_buffer(self, capacity: int | None) -> BatchBuffer:
-        """For a pipeline: batches of up to `capacity` images.
-
-        Raises:
-            ConfigError: the network was loaded for less.
-        """
+        """For a pipeline: batches of up to `capacity` images."""
         free = self._input.has_free_batch
         check_capacity(self.network, capacity, None if free else self._limit)
         if capacity is None and free and self.network.scheduling.one_core_clones:
@@ -453,7 +449,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         """Refuses models of other families, by the known shapes."""
         if (known := self.recognises(model)).answer == "no":
             raise self._unsupported(known.because, model)
-        self._learned.shapes = {spec.name: spec.shape for spec in model.outputs}
+        self._learned.shapes = model.shapes
         try:
             count = self.count_classes(self._learned.shapes)
         except UnsupportedModelError as error:
@@ -489,9 +485,6 @@ def loading_settings(own: Mapping[str, Any], options: Mapping[str, Any]) -> dict
     Args:
         own: settings of a wrapper.
         options: options of the backend that are given as keyword arguments.
-
-    Raises:
-        ConfigError: the setting `options` is no table, has an argument of `load()`, or an option that is given twice.
     """
     table = own.get("options", {})
     check_options(table, "options", ("model", "backend", *LOADING), options)

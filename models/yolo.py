@@ -157,7 +157,7 @@ class YOLO(RowDetector):
         assert model.head is not None
         if model.has_chosen_rows:
             return Recognition.no("its boxes are chosen inside the model, and need no NMS; export it without NMS")
-        if (several := sum(len(shape) == 3 for shape in model.shapes)) > 1:
+        if (several := sum(len(shape) == 3 for shape in model.shapes.values())) > 1:
             return Recognition.no(f"it has {several} outputs of three dimensions, and its boxes may be in any of them")
         boxes, values = cls.split(model.head.shape)
         if isinstance(boxes, int) and (not isinstance(values, int) or values > boxes):

@@ -54,7 +54,7 @@ class YuNet(Detector):
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
-        shapes = {spec.name: spec.shape for spec in model.outputs}
+        shapes = model.shapes
         several = len(shapes) > len(STRIDES) and all(len(shape) == 3 for shape in shapes.values())
         family = "a detector with an output for each kind of value and stride" if several else ""
         for stride in STRIDES:

@@ -5,9 +5,8 @@ They have the interface of a wrapper: calls, `stream()`, `submit()`, `map()` and
 """
 
 from .base import Composed
-from .crops import cutter
 from .model_group import GroupResult, ModelGroup
 from .tiles import Tile, Tiled, tile_grid
 from .two_stage import TwoStage
 
-__all__ = ["Composed", "GroupResult", "ModelGroup", "Tile", "Tiled", "TwoStage", "cutter", "tile_grid"]
+__all__ = ["Composed", "GroupResult", "ModelGroup", "Tile", "Tiled", "TwoStage", "tile_grid"]

@@ -244,9 +244,6 @@ def whole_image(
         device: the image is copied there once, when the first of its parts is used; None leaves an image of the host
             there.
         pools: the memory for that, which images share one after the other; None is memory of its own.
-
-    Raises:
-        ImageError: it cannot be read.
     """
     if DeviceImage.is_one(source):
         return source if isinstance(source, DeviceImage) else DeviceImage(for_other_threads(source), channel_order)

@@ -39,20 +39,12 @@ def merge_views(
     merge: Merge,
     decoder: str | None = None,
 ) -> Detections:
-    """The boxes of an image from those of its views.
+    """The boxes of an image from those of its views, at least one: the best first, with the columns that all views with
+    boxes have.
 
     Args:
-        parts: the results of the views, at least one.
         offsets: (x, y) of the upper left corner of each view in the image.
         size: (width, height) of the image.
-        merge: how boxes that match are merged.
-        decoder: what decoded the image; see `Detections`.
-
-    Returns:
-        The boxes, best first, with the columns that all parts with boxes have.
-
-    Raises:
-        UnsupportedModelError: the boxes are oriented, and `merge` is of another kind than "nms".
     """
     stats, names = [part.stats for part in parts], parts[0].names
     views = list(zip(parts, offsets, strict=True))

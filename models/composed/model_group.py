@@ -188,11 +188,7 @@ class ModelGroup(Composed[GroupResult]):
                 then([error])
 
     def _shared(self, image: Any) -> Any:
-        """The image for all models. An array is in the order of the group, whatever the order of a model is.
-
-        Raises:
-            ImageError: it cannot be read.
-        """
+        """The image for all models. An array is in the order of the group, whatever the order of a model is."""
         if DeviceImage.is_one(image):
             return whole_image(image, self.channel_order)
         if isinstance(image, np.ndarray) or hasattr(image, "__dlpack__"):

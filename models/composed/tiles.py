@@ -151,11 +151,7 @@ class Tiled(Composed[Detections]):
         request.submit(self.model, views, lambda found: request.end(merge(found)), request.parameters, fail_early=True)
 
     def _views(self, image: ImageSource | HostImage) -> tuple[list[Any], _MergesViews]:
-        """The images for the model, at least one, and the function that merges their results.
-
-        Raises:
-            ImageError: the image cannot be read.
-        """
+        """The images for the model, at least one, and the function that merges their results."""
         whole = whole_image(image, self.model.channel_order, self.model.details.image_device, self._pools)
         tiles = self.tiles(whole.size)
         views: list[Any] = [whole.crop(tile) for tile in tiles]

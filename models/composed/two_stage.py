@@ -245,11 +245,7 @@ class TwoStage(Composed[Detections]):
     # ---- between the models ----
 
     def cut(self, image: Any, boxes: Detections) -> Sequence[Any]:
-        """The part of each box, cut on the device of both models if it is the same one; the reason where that fails.
-
-        Args:
-            image: the image of the detector.
-        """
+        """The part of each box, cut on the device of both models if it is the same one; the reason where that fails."""
         parts = self._cut(whole_image(image, self.channel_order, self._device), boxes)
         if not isinstance(parts, Sized) or len(parts) != len(boxes):
             given = f"{len(parts)} images" if isinstance(parts, Sized) else type(parts).__name__
@@ -269,14 +265,7 @@ class TwoStage(Composed[Detections]):
         return boxes.with_columns(**{self.column: column})
 
     def _shared(self, source: Any, read: bool = False) -> Any:
-        """The image for the detector, decoded once for both models, and copied to their device once.
-
-        Args:
-            read: decode it now.
-
-        Raises:
-            ImageError: it cannot be read.
-        """
+        """The image for the detector, decoded once for both models, now if `read`, and copied to their device once."""
         if DeviceImage.is_one(source):
             return whole_image(source, self.channel_order)
         if not isinstance(source, SharedImage):

@@ -16,11 +16,7 @@ __all__ = ["characters_of", "check_network", "input_array", "run"]
 
 
 def check_network(infer: Infer, task: str, dimensions: int) -> None:
-    """Checks that a network has one input of images, and one output with this number of dimensions.
-
-    Raises:
-        UnsupportedModelError: it has other inputs or outputs.
-    """
+    """Checks that a network has one input of images, and one output with this number of dimensions."""
     inputs, outputs = infer.input_specs, infer.output_specs
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or len(outputs) != 1:
         raise UnsupportedModelError(
@@ -51,11 +47,7 @@ def run(infer: Infer) -> npt.NDArray[Any]:
 
 
 def characters_of(infer: Infer) -> list[str]:
-    """What each class stands for: a blank, the characters of the metadata, a space.
-
-    Raises:
-        UnsupportedModelError: the metadata has no characters, or another number of them than the output has classes.
-    """
+    """What each class stands for: a blank, the characters of the metadata, a space."""
     if "character" not in infer.metadata:
         raise UnsupportedModelError(
             f"{infer.model.name} does not say which characters it reads: its metadata has no 'character'"

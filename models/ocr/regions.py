@@ -38,11 +38,7 @@ VERTICAL = 1.5
 
 
 def import_cv2() -> Any:
-    """The module `cv2`.
-
-    Raises:
-        BackendUnavailableError: it is not installed.
-    """
+    """The module `cv2`."""
     try:
         import cv2
     except ImportError as error:
@@ -57,9 +53,7 @@ def text_regions(
 
     Args:
         probability: (height, width): how sure it is that a pixel is text, 0 to 1.
-        threshold: the probability above which a pixel is text.
-        box_threshold: the mean probability that a rectangle has at least.
-        unclip: how far a rectangle grows; see the module.
+        threshold, box_threshold, unclip: see `OCR`.
 
     Returns:
         (N, 4, 2): the corners in pixels of the map, clockwise from the upper left one.

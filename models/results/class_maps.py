@@ -43,10 +43,6 @@ class MapResult(Result):
     if TYPE_CHECKING:
 
         @property
-        def size(self) -> tuple[int, int]:
-            """(width, height) of the image."""
-
-        @property
         def maps(self) -> Mapping[str, ClassMap]:
             """The maps by name; a single one has the name `""`."""
 

@@ -13,11 +13,7 @@ __all__ = ["category_of", "import_supervision"]
 
 
 def category_of(category_ids: Sequence[int] | Mapping[int, int], class_id: int, names: Sequence[str]) -> int:
-    """The category of a class in COCO's annotations.
-
-    Raises:
-        InputError: the class has none, or one that is not a whole number.
-    """
+    """The category of a class in COCO's annotations."""
     try:
         if class_id < 0 and not isinstance(category_ids, Mapping):  # a sequence counts from its end
             raise LookupError

@@ -23,16 +23,7 @@ def row_number(index: Any) -> int | None:
 
 
 def row_positions(index: Any, count: int, kind: str) -> slice | npt.NDArray[Any]:
-    """A slice, a mask of booleans or an array of positions, checked.
-
-    Args:
-        count: of the rows.
-        kind: the name of the indexed type, for messages.
-
-    Raises:
-        ShapeError: a mask has not one value for each row.
-        InputError: the index is of another kind.
-    """
+    """A slice, a mask of booleans or an array of positions, checked. `kind` is the name of the indexed type."""
     if isinstance(index, slice):
         return index
     chosen = np.asarray(index)

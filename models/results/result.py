@@ -198,14 +198,14 @@ class Result(Hints, ABC):
         """
         if not self._is_drawn():
             return None
-        from ..draw import blank_image
+        from PIL import Image
 
         try:
             pil = self._pil(None, "bgr")
         except (ImageError, InputError):
             if not hasattr(self, "size"):
                 return None
-            pil = blank_image(self.size)
+            pil = Image.new("RGB", self.size, (96, 96, 96))
         buffer = io.BytesIO()
         self._drawn(pil).save(buffer, "PNG")
         return buffer.getvalue()
@@ -215,12 +215,7 @@ class Result(Hints, ABC):
         return cls._drawn is not Result._drawn
 
     def _pil(self, image: ImageSource | HostImage | None, channel_order: str) -> Image.Image:
-        """The image that was given, or the one that the result knows, as a new RGB image.
-
-        Raises:
-            InputError: none was given, and the result does not know its image; or it has another size than `size`.
-            ImageError: the image cannot be read.
-        """
+        """The image that was given, or the one that the result knows, as a new RGB image."""
         from ..draw import to_pil
 
         if image is not None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from infersdk.errors import ConfigError
 from infersdk.models import Detection, Detections, TextLine, TextLines, _fonts
 from infersdk.models.colours import colour
-from infersdk.models.draw import blank_image, draw_boxes
+from infersdk.models.draw import draw_boxes
 
 CYRILLIC, HAN = "человек", "\u4eba\u884c\u8eca"
 
@@ -26,7 +27,7 @@ def fresh() -> None:
 
 def labelled(label: str, **arguments: object) -> bytes:
     box = Detection((10.0, 60.0, 150.0, 180.0), 0.5, 0, label)
-    return draw_boxes(blank_image((320, 240)), [box], **arguments).tobytes()  # type: ignore[arg-type]
+    return draw_boxes(Image.new("RGB", (320, 240), "gray"), [box], **arguments).tobytes()  # type: ignore[arg-type]
 
 
 def system_font(text: str) -> str:
@@ -108,7 +109,7 @@ def test_boxes_at_and_beyond_the_edges() -> None:
     boxes = [Detection(xyxy, 0.5, i, "x" * 80) for i, xyxy in enumerate([
         (-20.0, -20.0, 5.0, 5.0), (300.0, 230.0, 400.0, 300.0), (50.0, 40.0, 40.0, 30.0), (7.0, 7.0, 7.0, 7.0),
     ])]  # fmt: skip
-    before = blank_image((320, 240))
+    before = Image.new("RGB", (320, 240), "gray")
     after = draw_boxes(before.copy(), boxes)
     assert after.size == before.size
     assert not np.array_equal(np.asarray(before), np.asarray(after))

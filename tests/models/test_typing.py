@@ -43,7 +43,8 @@ reveal_type(models.Tiled(model)(["bus.jpg"]))
 
 def test_settings_are_seen_by_a_type_checker(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
-    (tmp_path / "program.py").write_text(PROGRAM)
+    names = f"from infersdk.models import {', '.join(infersdk.models.__all__)}\n"  # all of them are there
+    (tmp_path / "program.py").write_text(PROGRAM + names)
     # mypy does not read the import hook of an editable install.
     package = tmp_path / "path" / "infersdk"
     package.mkdir(parents=True)

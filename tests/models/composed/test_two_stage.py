@@ -27,7 +27,7 @@ from infersdk.errors import (
 )
 from infersdk.image import HostImage, read_image, sources
 from infersdk.models import Classifications, Detections, ModelGroup, Tiled, TwoStage
-from infersdk.models.composed import cutter
+from infersdk.models.composed.crops import cutter
 from infersdk.models.execution.buffer import HostBuffer
 
 if TYPE_CHECKING:

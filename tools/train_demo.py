@@ -1,4 +1,4 @@
-"""Trains the demo models of the package, measures them on held-back digits, and writes what the package ships.
+"""Trains the demo models of the package, measures them on held-back digits, and writes the files of the package.
 
     python tools/train_demo.py --out infersdk/data
 
@@ -6,11 +6,12 @@ It takes about half an hour on two processor cores and needs infersdk, torch, sc
 onnx, onnxruntime and pycocotools. `--quick` goes through every step in a few minutes, to debug it; its models are no
 good.
 
-Written to `--out`:
-    digits_detector.onnx     `images` [batch, 3, 320, 320] -> `output0` [batch, 6300, 15], YOLOv5's interface
-    digits_classifier.onnx   `images` [batch, 3, 32, 32] -> `logits` [batch, 10]
-    demo.jpg, demo.json      a held-back image, and what is on it
-    README.md                origin, licence, measured figures
+It writes to `--out`:
+
+- `digits_detector.onnx`: `images` [batch, 3, 320, 320] -> `output0` [batch, 6300, 15], YOLOv5's interface
+- `digits_classifier.onnx`: `images` [batch, 3, 32, 32] -> `logits` [batch, 10]
+- `demo.jpg`, `demo.json`: a held-back image, and its digits
+- `README.md`: origin, licence, measured figures
 
 All random numbers come from fixed seeds; another version of torch or another processor may still round otherwise, and
 so train slightly different weights. The figures are measured on the exported files, by ONNX Runtime.
@@ -171,7 +172,7 @@ def export(model: nn.Module, path: Path, size: int, output: str, metadata: dict[
     graph = onnx.load(path)
     dims = graph.graph.output[0].type.tensor_type.shape.dim
     for dim, number in zip(dims[1:], model(images).shape[1:], strict=True):
-        dim.dim_value = number  # the tracer knows them, but does not say so
+        dim.dim_value = number  # the tracer knows them, but leaves them open
     common = {"author": "infersdk", "version": "1", "license": "Apache-2.0; digits CC BY 4.0, doi:10.24432/C50P49"}
     names = str(dict(enumerate(data.NAMES)))
     onnx.helper.set_model_props(graph, {**common, "imgsz": str([size, size]), "names": names, **metadata})

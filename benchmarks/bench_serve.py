@@ -164,7 +164,7 @@ def test_jpeg_to_boxes(assets: Path, tmp_path: Path, turns: Turns) -> None:
             assert (set(result["statuses"]), result["failures"]) == ({"200"}, 0), result
             return float(result["statuses"]["200"]["count"] / result["seconds"])
 
-        turns.rates({"infersdk serve": clients, "submit()": lambda: submitted(model.submit, image)})
+        turns.rates({"infersdk serve": clients, "submit()": lambda: submitted(model.submit, [image])})
 
 
 #: 16 clients in an event loop; prints frames a second.
@@ -209,4 +209,4 @@ def test_frames_in_shared_memory(assets: Path, tmp_path: Path, photograph: Any, 
             processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS // 16)]
             return sum(float(process.communicate()[0]) for process in processes)
 
-        turns.rates({"infersdk serve": clients, "submit()": lambda: submitted(model.submit, photograph)})
+        turns.rates({"infersdk serve": clients, "submit()": lambda: submitted(model.submit, [photograph])})

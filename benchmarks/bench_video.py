@@ -169,7 +169,7 @@ def test_decoding_on_a_gpu(assets: Path, tmp_path: Path, turns: Turns) -> None:
         "DeviceVideoReader": ours, "PyNvVideoCodec": alone, "VideoReader": processor
     }  # fmt: skip
     turns.times(
-        {n: lambda r=read: in_threads(FILES, lambda: sum(1 for _ in r())) for n, read in readers.items()}  # type: ignore[misc]
+        {n: lambda r=read: in_threads(FILES, lambda _: sum(1 for _ in r())) for n, read in readers.items()}  # type: ignore[misc]
     )
 
 

@@ -30,7 +30,6 @@ class CombinationRun:
         loaded, prepared: the responses to `load` and `prepare`.
         measurements: by scenario, those of each round.
         starts: seconds by stage of cold starts; `uncached` is the one without the cache of the backend.
-        complete: whether all rounds were run.
     """
 
     def __init__(self, combination: Combination, settings: BenchSettings) -> None:
@@ -40,7 +39,6 @@ class CombinationRun:
             reason="the measuring was interrupted before it began",
         )  # fmt: skip
         self.process: WorkerProcess | None = None
-        self.complete = False
         self.loaded: dict[str, Any] = {}
         self.prepared: dict[str, Any] = {}
         self.measurements: dict[str, list[Measurement]] = {}
@@ -63,8 +61,9 @@ class CombinationRun:
         if not self.measurements:
             row.status = "failed"
         elif row.status != "failed":
+            complete = all(len(rounds) == self._settings.rounds for rounds in self.measurements.values())
             missing = "interrupted" if interrupted else "not all rounds were run"
-            row.status, row.reason = ("ok", "") if self.complete else ("partial", missing)
+            row.status, row.reason = ("ok", "") if complete else ("partial", missing)
         row.notes = [*self.loaded.get("notes", ()), *self.prepared.get("notes", ()), *row.notes]
         if self.loaded:
             names = ("backend", "version", "device", "precision", "layers", "concurrency")

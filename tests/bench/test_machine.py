@@ -170,8 +170,8 @@ def test_nvml_is_asked_for_where_it_is_missing() -> None:
         assert nvidia.used_bytes(0) is None
         assert nvidia.free_share(0) == 1.0
         watch = nvidia.DeviceMemory(0)
-        watch.begin()
-        watch.end()
+        with watch:
+            pass
         assert watch.peak is None
         with pytest.raises(OSError, match=r"libcuda|cuInit|cuDeviceGet"):
             nvidia.pci_address(0)
@@ -184,18 +184,17 @@ def test_device_memory_is_of_our_own_steps_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(nvidia, "process_bytes", lambda index: None)
     watch = nvidia.DeviceMemory(0)
     for taken, by_others in ((700, 3000), (200, -4000), (-300, 0)):
-        watch.begin()
-        used += taken
-        watch.end()
+        with watch:
+            used += taken
         used += by_others
     assert watch.peak == 900
     assert "more of the GPU was in use" in watch.source
     monkeypatch.setattr(nvidia, "process_bytes", lambda index: 850)  # the driver tells after all: that goes before
-    watch.begin()
-    watch.end()
+    with watch:
+        pass
     assert watch.peak == 850
     assert watch.source.startswith("NVML: this process")
     monkeypatch.setattr(nvidia, "process_bytes", lambda index: None)
-    watch.begin()
-    watch.end()
+    with watch:
+        pass
     assert watch.peak == 850

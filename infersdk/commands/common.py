@@ -159,6 +159,11 @@ def names(text: str) -> list[str]:
     return found
 
 
+def precisions(text: str) -> list[str]:
+    """The type of an argument `FP32,INT8`."""
+    return [name.strip().lower() for name in text.split(",")]
+
+
 def numbers(text: str, kind: type[int | float] = int) -> tuple[Any, ...]:
     """The type of an argument `1,8,32`."""
     try:
@@ -195,8 +200,6 @@ def report_file(text: str) -> Path:
 
 def check_report_files(*files: Path | None, inputs: Iterable[str | Path | None] = ()) -> None:
     """Raises ConfigError if a file to write is an input, or two of them are the same."""
-    if not any(files):
-        return
     read, written = {os.path.realpath(file) for file in inputs if file}, set()
     for name in (os.path.realpath(file) for file in files if file is not None):
         if name in read:

@@ -23,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints each difference."""
     sides = [_opened(path, arguments.key, arguments.trust) for path in (arguments.first, arguments.second)]
     if arguments.key is not None and not any(one.manifest.encryption for one in sides):
         raise ConfigError("--key is for an encrypted bundle, and both are not encrypted; leave it out")

@@ -17,6 +17,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from infersdk.accuracy import Contender, DetectTask
+from infersdk.image import Geometry, PixelTransform
+from infersdk.ops import preprocess
+
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 #: The sides of the images that the detector and the classifier take, and of a source digit, in pixels.
 SIZE, CROP, _GLYPH = 320, 32, 8
@@ -24,8 +28,6 @@ SIZE, CROP, _GLYPH = 320, 32, 8
 DIGIT_SIZES = (16.0, 96.0)
 #: The digits that are held back: the last fifth of the set.
 HELD_BACK = 360
-#: The grey of a letterbox's bars.
-FILL = 114
 
 
 @dataclass(frozen=True)
@@ -171,15 +173,10 @@ def _overlap(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> floa
 def letterbox(canvas: Canvas, size: int = SIZE) -> Canvas:
     """The canvas scaled to fit a square of `size` and centred on grey, boxes with it."""
     height, width = canvas.image.shape[:2]
-    scale = min(size / width, size / height)
-    new_width, new_height = round(width * scale), round(height * scale)
-    image = canvas.image
-    if (new_width, new_height) != (width, height):
-        image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
-    left, top = (size - new_width) // 2, (size - new_height) // 2
-    out = np.full((size, size, 3), FILL, np.uint8)
-    out[top : top + new_height, left : left + new_width] = image
-    return Canvas(out, canvas.boxes * np.float32(scale) + np.array([left, top] * 2, np.float32), canvas.labels)
+    geometry = Geometry.letterbox((width, height), (size, size))
+    image = preprocess(canvas.image, geometry, PixelTransform("bgr", "hwc", "uint8", scale=1))
+    boxes = canvas.boxes * np.float32(min(size / width, size / height)) + np.float32([*geometry.offset] * 2)
+    return Canvas(image, boxes, canvas.labels)
 
 
 def detector_canvas(digits: Digits, seed: tuple[int, ...], size: int = SIZE, most: int = 12) -> Canvas:
@@ -230,8 +227,6 @@ def tensor(images: list[np.ndarray]) -> np.ndarray:
 
 def mean_ap(model: Path, canvases: list[Canvas]) -> tuple[float, float]:
     """The detector's mAP at IoU 0.5, and at 0.5:0.95, with one class for each anchor."""
-    from infersdk.accuracy import Contender, DetectTask
-
     images, truth = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number, canvas in enumerate(canvases):

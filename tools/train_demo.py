@@ -228,7 +228,7 @@ trained on composed images of handwritten digits, and good for nothing else.
 demo.jpg is a held-back image of 640 x 480, demo.json its truth (boxes as x1, y1, x2, y2 in pixels). It was chosen for
 being read without a mistake; the images that the figures below come from were not chosen.
 
-- Inputs are float32 RGB / 255. The detector wants images letterboxed (grey {fill}); the classifier wants one digit,
+- Inputs are float32 RGB / 255. The detector wants images letterboxed (grey 114); the classifier wants one digit,
   cut a tenth of its box wider on each side and scaled to 32 x 32.
 - The detector's output is YOLOv5's: cx, cy, w, h in input pixels, objectness, ten class probabilities, all decoded in
   the graph; strides 8, 16 and 32 with three anchors each. The class names are in the metadata of both files, under the
@@ -292,7 +292,7 @@ def main() -> None:
     figures |= {"det_bytes": path.stat().st_size, "det_params": count_parameters(detector)}
     figures |= {"minutes": (time.time() - began) / 60, "torch": torch.__version__.split("+")[0]}
     print(figures)
-    (args.out / "README.md").write_text(README.format(**figures, fill=data.FILL, held=data.HELD_BACK), "utf-8")
+    (args.out / "README.md").write_text(README.format(**figures, held=data.HELD_BACK), "utf-8")
 
 
 def count_parameters(model: nn.Module) -> int:

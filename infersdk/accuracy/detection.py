@@ -206,12 +206,10 @@ def coco_figures(model: Any, truth: CocoTruth, kinds: Sequence[str] = ("bbox",))
     coco, evaluator = coco_evaluator()
     check_annotated(truth, kinds)
     images = list(truth.files)
-    categories: dict[int, int] | None = None
     if model.details.class_count is not None:  # else it is known after the first run
-        categories = truth.category_ids(model.class_names, model.details.class_count)
+        truth.category_ids(model.class_names, model.details.class_count)  # raises before the images are run
     result = dict(zip(images, model.stream(truth.files.values()), strict=True))
-    if categories is None:
-        categories = truth.category_ids(model.class_names, model.details.class_count)
+    categories = truth.category_ids(model.class_names, model.details.class_count)
     sizes = {image: boxes.size for image, boxes in result.items()}
     rows: list[dict[str, Any]] = []
     columns = {column for kind in kinds if (column := _EVALUATED[kind][2]) is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -31,9 +31,7 @@ From1 = Annotated[int, msgspec.Meta(ge=1)]
 #: The scenarios in the order of a round. The last four are the scenarios of MLPerf Inference (Reddi et al.,
 #: *MLPerf inference benchmark*, 2020).
 Scenario = Literal["engine", "engine_parallel", "single_stream", "multi_stream", "offline", "server"]
-SCENARIOS: tuple[Scenario, ...] = (
-    "engine", "engine_parallel", "single_stream", "multi_stream", "offline", "server"
-)  # fmt: skip
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 
 #: Options that change the speed of a model and not its results.
 _SPEED_ALONE = ("threads", "streams", "performance_hint", "cuda_graph")

@@ -143,15 +143,15 @@ class Worker:
         import numpy as np
 
         from .energy import Watch, open_meter
-        from .machine import Load
+        from .machine import counters, growth
 
         meter, why = open_meter(self._infer.device) if scenario == self._watched else (None, "")
         with self._device_memory or contextlib.nullcontext():
             self._scenarios.settle(scenario)
             with Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
-                load = Load()
+                before = counters()
                 done: Measurement = self._scenarios.run(scenario, seconds)
-                done.load = load.since()
+                done.load = growth(before)
         done.latencies = np.asarray(done.latencies)  # for the connection
         done.watts, done.energy_source = (None, why) if watch is None else (watch.watts, watch.source)
         return done

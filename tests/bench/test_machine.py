@@ -17,7 +17,7 @@ import pytest
 import infersdk
 from infersdk.bench import energy, nvidia
 from infersdk.bench.energy import NOT_MEASURABLE, EnergyMeter, Watch, _rapl, open_meter
-from infersdk.bench.machine import Load, contention, describe_machine, peak_resident_bytes, resident_bytes
+from infersdk.bench.machine import contention, counters, describe_machine, growth, peak_resident_bytes, resident_bytes
 from infersdk.core.processors import available_processors
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def _spin(seconds: float) -> None:
 
 def test_work_of_another_process_is_seen_and_our_own_is_not() -> None:
     other = multiprocessing.get_context("fork").Process(target=_spin, args=(0.6,))
-    load = Load()
+    before = counters()
     other.start()
     time.sleep(0.5)
-    seen = contention([load.since()])
+    seen = contention([growth(before)])
     other.kill()
     other.join()
     assert seen is not None
@@ -63,9 +63,9 @@ def test_work_of_another_process_is_seen_and_our_own_is_not() -> None:
     assert seen.others > 0.3 * share  # a whole processor, unless the machine is busy
     if seen.others > 0.05:
         assert seen.disturbed
-    load, used = Load(), time.process_time()
+    before, used = counters(), time.process_time()
     _spin(0.5)
-    mine, used = contention([load.since()]), time.process_time() - used
+    mine, used = contention([growth(before)]), time.process_time() - used
     # Our time is not in it, however little the machine gave us: with us on it, others cannot have filled it.
     assert mine.others <= 1 - 0.8 * used / mine.seconds * share + 0.02  # the kernel counts in ticks of 10 ms
 

@@ -102,15 +102,12 @@ def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[
             raise ConfigError(f"--option {key}: {error}") from None
         if key in _ARGUMENTS:
             raise ConfigError(f"--option {key}: {_ARGUMENTS[key]}")
+        if backend is not None and key not in (known := option_names(backend)):
+            raise ConfigError(
+                f"--option {key}: backend {backend!r} has no such option; it has {', '.join(known)}"
+                f"{nearest(key, known)}"
+            )
         options[key] = value
-    if options and backend is not None:
-        known = option_names(backend)
-        for key in options:
-            if key not in known:
-                raise ConfigError(
-                    f"--option {key}: backend {backend!r} has no such option; it has {', '.join(known)}"
-                    f"{nearest(key, known)}"
-                )
     return options
 
 

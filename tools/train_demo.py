@@ -180,16 +180,14 @@ def export(model: nn.Module, path: Path, size: int, output: str, metadata: dict[
     onnx.save(graph, path)
 
 
-def measure_detector(path: Path, digits: data.Digits, count: int) -> dict[str, float]:
-    """mAP on `count` held-back images."""
-    canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
+def measure_detector(path: Path, canvases: list[data.Canvas]) -> dict[str, float]:
+    """mAP on held-back images."""
     ap50, ap = data.mean_ap(path, canvases)
-    return {"images": count, "digits": sum(len(c.labels) for c in canvases), "map50": ap50, "map": ap}
+    return {"images": len(canvases), "digits": sum(len(c.labels) for c in canvases), "map50": ap50, "map": ap}
 
 
-def measure_classifier(path: Path, digits: data.Digits, count: int) -> dict[str, float]:
-    """Accuracy on the digits of `count` held-back images, cut square and cut stretched, with a margin of a tenth."""
-    canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
+def measure_classifier(path: Path, canvases: list[data.Canvas]) -> dict[str, float]:
+    """Accuracy on the digits of held-back images, cut square and cut stretched, with a margin of a tenth."""
     labels = np.concatenate([c.labels for c in canvases])
     result = {"crops": len(labels)}
     with load(path) as model:
@@ -275,12 +273,13 @@ def main() -> None:
     few = 100 if args.quick else None
     train, held = data.load_digits()
     write_image(held, args.out)
+    canvases = [data.detector_canvas(held, (HELD, i)) for i in range(IMAGES)]
 
     path = args.out / "digits_classifier.onnx"
     classifier = train_classifier(train, few or CLASSIFIER_STEPS)
     about = {"description": "infersdk demo: a handwritten digit", "task": "classify", "stride": "1"}
     export(classifier, path, data.CROP, "logits", about)
-    figures = measure_classifier(path, held, IMAGES)
+    figures = measure_classifier(path, canvases)
     figures |= {"cls_bytes": path.stat().st_size, "cls_params": count_parameters(classifier)}
     print(figures)
 
@@ -288,7 +287,7 @@ def main() -> None:
     detector = train_detector(train, tuple(stage._replace(steps=few or stage.steps) for stage in STAGES))
     about = {"description": "infersdk demo: handwritten digits", "task": "detect", "stride": str(max(STRIDES))}
     export(Decoded(detector), path, data.SIZE, "output0", about)
-    figures |= measure_detector(path, held, IMAGES)
+    figures |= measure_detector(path, canvases)
     figures |= {"det_bytes": path.stat().st_size, "det_params": count_parameters(detector)}
     figures |= {"minutes": (time.time() - began) / 60, "torch": torch.__version__.split("+")[0]}
     print(figures)

@@ -18,6 +18,8 @@ import msgspec
 from .. import __version__
 from ..core._lib import lib, text
 from ..core.processors import available_processors
+from ..core.stream import device_count, device_info
+from ..errors import InferSDKError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,9 +75,6 @@ def available_bytes() -> int | None:
 
 
 def _gpus() -> list[str]:
-    from ..core.stream import device_count, device_info
-    from ..errors import InferSDKError
-
     try:
         return [device_info(f"cuda:{i}")["name"] for i in range(device_count())]
     except InferSDKError:

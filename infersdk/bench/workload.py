@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core import files as _files
 from ..errors import ConfigError, UnsupportedModelError
+from ..image import read_image
 from ..loading.samples import random_inputs, read_samples
 from ..models import ImageInput, ModelDescription, VisionModel, fitting_types, wrapper_type
 from ..models import load as load_wrapper
@@ -108,8 +109,6 @@ class Workload:
         return kind_of(model, self._settings.wrapper)
 
     def _images(self) -> list[Any]:
-        from ..image import read_image
-
         files = image_files(self._settings)
         return list(map(str, files)) if self._settings.from_files else [read_image(file) for file in files]
 
@@ -126,8 +125,6 @@ class Workload:
 
     def _fill(self, model: VisionModel[Any]) -> None:
         """Fills the inputs with what real images become, for the network alone to run on."""
-        from ..image import read_image
-
         images = [read_image(item) for _, item in zip(range(self.batch), itertools.cycle(self.items), strict=False)]
         for name, array in next(iter(model.details.network_inputs(images, batch=self.batch))).items():
             self.infer.inputs[name].resize(array.shape).numpy(writable=True)[:] = array

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import itertools
 import re
 import tokenize
 from collections.abc import Iterator
@@ -136,20 +137,12 @@ def prose_of_module(source: str, nodes: list[ast.AST]) -> Iterator[tuple[int, st
             docstring = ast.get_docstring(node)
             if docstring:
                 yield from ((node.body[0].lineno, text) for text in _paragraphs(docstring))
-    comment, start, last = "", 0, -1
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT or token.string.startswith("#!"):
-            continue
-        text = token.string.lstrip("#: ")
-        if token.start[0] == last + 1:
-            comment = f"{comment} {text}"
-        else:
-            if comment:
-                yield start, comment
-            comment, start = text, token.start[0]
-        last = token.start[0]
-    if comment:
-        yield start, comment
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+    # Comments on lines that follow one another are one text: the differences of their lines and positions are the same.
+    for _, block in itertools.groupby(enumerate(comments), lambda entry: entry[1][0] - entry[0]):
+        lines, texts = zip(*(comment for _, comment in block), strict=True)
+        yield lines[0], " ".join(text.lstrip("#: ") for text in texts)
 
 
 def messages_of_module(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:

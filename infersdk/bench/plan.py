@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from numbers import Integral
 from pathlib import Path
@@ -200,11 +201,9 @@ def usable_backends() -> list[str]:
     gpu = device_count() > 0
     result = []
     for name in sorted(list_backends(), key=lambda name: (name != "onnxruntime", name)):
-        try:
-            kind = backend_class(name)
-            result += targets_of(name, kind.declaration.probe().devices, kind.declaration.default_device, gpu=gpu)
-        except Exception:  # a BackendError, or any exception of a runtime
-            continue
+        with contextlib.suppress(Exception):  # a BackendError, or any exception of a runtime
+            declaration = backend_class(name).declaration
+            result += targets_of(name, declaration.probe().devices, declaration.default_device, gpu=gpu)
     return result or ["onnxruntime"]
 
 

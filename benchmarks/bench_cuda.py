@@ -146,15 +146,14 @@ def test_jpeg_bytes(assets: Path, turns: Turns) -> None:
     with detector(assets, decode="gpu", conf=0.4) as decoding, detector(assets, conf=0.4) as plain:
         for model in (decoding, plain):
             model.warm_up()
-        turns.rates(
-            {
-                "stream()": lambda: endless(decoding.stream, files),
-                "map()": lambda: endless(decoding.map, files),
-                "nvImageCodec alone": lambda: rate(lambda: decoder.recycle(decoder.decode(encoded)), 32),
-                "frames in memory": lambda: endless(plain.stream, frames),
-                "decode=cpu": lambda: endless(plain.stream, files),
-            }
-        )
+        contenders = {
+            "stream()": lambda: endless(decoding.stream, files),
+            "map()": lambda: endless(decoding.map, files),
+            "nvImageCodec alone": lambda: rate(lambda: decoder.recycle(decoder.decode(encoded)), 32),
+            "frames in memory": lambda: endless(plain.stream, frames),
+            "decode=cpu": lambda: endless(plain.stream, files),
+        }
+        turns.rates(contenders)
 
 
 # ---- many callers ----
@@ -206,12 +205,11 @@ def test_two_gpus(assets: Path, turns: Turns) -> None:
         Pipeline(first) as one,
     ):
         many = frames * 64
-        turns.rates(
-            {
-                "two GPUs": lambda: rate(lambda: list(both.map(many)), len(many)),
-                "one GPU": lambda: rate(lambda: list(one.map(many)), len(many)),
-            }
-        )
+        contenders = {
+            "two GPUs": lambda: rate(lambda: list(both.map(many)), len(many)),
+            "one GPU": lambda: rate(lambda: list(one.map(many)), len(many)),
+        }
+        turns.rates(contenders)
 
 
 # ---- composed models ----
@@ -229,14 +227,13 @@ def test_two_stages(assets: Path, turns: Turns) -> None:
         parts = cut_out(images, first.map(images))
         with engines({first: 1, second: len(parts) / len(images)}, 16) as alone:
             count = 20 * len(images)
-            turns.rates(
-                {
-                    "two stages": lambda: rate(lambda: list(both.map(images * 20)), count),
-                    "detector": lambda: rate(lambda: list(first.map(images * 20)), count),
-                    "embedder": lambda: rate(lambda: list(second.map(parts * 20)), count),
-                    "both engines": alone,
-                }
-            )
+            contenders = {
+                "two stages": lambda: rate(lambda: list(both.map(images * 20)), count),
+                "detector": lambda: rate(lambda: list(first.map(images * 20)), count),
+                "embedder": lambda: rate(lambda: list(second.map(parts * 20)), count),
+                "both engines": alone,
+            }
+            turns.rates(contenders)
 
 
 @pytest.mark.parametrize("max_batch", [1, 32])

@@ -89,12 +89,11 @@ def test_threads_against_openvinos_queue(assets: Path, photograph: Any, turns: T
 
     with YOLOv5(path, "openvino", max_batch=1, performance_hint="throughput") as model:
         assert model.details.concurrency == len(queue)
-        turns.rates(
-            {
-                "64 threads, to boxes": lambda: submitted(model.submit, [photograph]),
-                "AsyncInferQueue": lambda: rate(theirs, 16),
-            }
-        )
+        contenders = {
+            "64 threads, to boxes": lambda: submitted(model.submit, [photograph]),
+            "AsyncInferQueue": lambda: rate(theirs, 16),
+        }
+        turns.rates(contenders)
 
 
 def test_pipeline_alone(tmp_path: Path, turns: Turns) -> None:
@@ -160,9 +159,8 @@ def test_model_group(assets: Path, turns: Turns) -> None:
     road = TwinLiteNet(assets / "models" / "twinlitenet.onnx", area="lanes", lanes="segmentation", **settings)
     with ModelGroup(detector=detector, road=road) as group:
         group.warm_up()
-        turns.times(
-            {
-                "group": lambda: list(group.map(frames)),
-                "each model alone": lambda: [list(model.map(frames)) for model in (detector, road)],
-            }
-        )
+        contenders = {
+            "group": lambda: list(group.map(frames)),
+            "each model alone": lambda: [list(model.map(frames)) for model in (detector, road)],
+        }
+        turns.times(contenders)

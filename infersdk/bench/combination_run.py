@@ -118,12 +118,10 @@ class CombinationRun:
         rounds = self.measurements.get("single_stream") or self.measurements.get("multi_stream") or []
         names = list(rounds[0].stages) if rounds else []
         medians = {n: 1e3 * median_of_rounds([r.stages[n] for r in rounds]).value for n in names}
-        if "whole" in medians:  # on a device with a stream
+        engine = row.at("scenarios.engine.latency_ms.p50")
+        if "whole" in medians and engine is not None:  # on a device with a stream
             # The scenario `engine` runs on inputs on the device. The rest is reading, copies, preprocessing and
             # postprocessing, as far as they do not overlap with the engine.
-            engine = row.scenarios["engine"].latency_ms["p50"] if "engine" in row.scenarios else None
-            if engine is None:
-                return {"whole": medians["whole"]}
             return {"engine": engine.value, "around the engine": max(medians["whole"] - engine.value, 0.0)}
         return medians
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
@@ -51,15 +50,10 @@ def detector(assets: Path, **settings: Any) -> YOLOv5:
 
 
 def endless(run: Callable[[Iterator[Any]], Iterator[Any]], frames: list[Any]) -> float:
-    """Results a second of a run over images that come without a break."""
+    """Results a second of `stream()` or `map()` over images that come without a break."""
     end, start = perf_counter() + SECONDS, perf_counter()
     images = itertools.takewhile(lambda _: perf_counter() < end, itertools.cycle(frames))
     return sum(1 for _ in run(images)) / (perf_counter() - start)
-
-
-def streamed(model: Any, frames: list[Any]) -> float:
-    """Images a second of `stream()`."""
-    return endless(model.stream, frames)
 
 
 @contextlib.contextmanager
@@ -104,7 +98,7 @@ def test_stream(assets: Path, memory: str, size: str, turns: Turns) -> None:
         for place in ("auto", "device", "host"):
             model = stack.enter_context(detector(assets, preprocess=place))
             model.warm_up(example=frames[0])
-            contenders[f"preprocess={place}"] = lambda m=model: streamed(m, frames)  # type: ignore[misc]
+            contenders[f"preprocess={place}"] = lambda m=model: endless(m.stream, frames)  # type: ignore[misc]
         contenders["engine alone"] = stack.enter_context(engines({model: 1}, 32))
         turns.rates(contenders)
 
@@ -152,15 +146,14 @@ def test_jpeg_bytes(assets: Path, turns: Turns) -> None:
     with detector(assets, decode="gpu", conf=0.4) as decoding, detector(assets, conf=0.4) as plain:
         for model in (decoding, plain):
             model.warm_up()
-        turns.rates(
-            {
-                "stream()": lambda: streamed(decoding, files),
-                "map()": lambda: endless(decoding.map, files),
-                "nvImageCodec alone": lambda: rate(lambda: decoder.recycle(decoder.decode(encoded)), 32),
-                "frames in memory": lambda: streamed(plain, frames),
-                "decode=cpu": lambda: streamed(plain, files),
-            }
-        )
+        contenders = {
+            "stream()": lambda: endless(decoding.stream, files),
+            "map()": lambda: endless(decoding.map, files),
+            "nvImageCodec alone": lambda: rate(lambda: decoder.recycle(decoder.decode(encoded)), 32),
+            "frames in memory": lambda: endless(plain.stream, frames),
+            "decode=cpu": lambda: endless(plain.stream, files),
+        }
+        turns.rates(contenders)
 
 
 # ---- many callers ----
@@ -183,18 +176,6 @@ def awaited(model: Any, images: list[Any], count: int) -> float:
     return asyncio.run(all_results()) / (perf_counter() - start)
 
 
-def submitted_by_threads(model: Any, images: list[Any], count: int) -> float:
-    numbers = itertools.count()
-    own = threading.local()
-
-    def submit(_: None) -> Any:
-        if not hasattr(own, "image"):
-            own.image = images[next(numbers) % len(images)]
-        return model.submit(own.image)
-
-    return submitted(submit, None, count)
-
-
 @pytest.mark.parametrize("count", [32, 64, 128])
 @pytest.mark.parametrize("kind", ["threads", "coroutines"])
 @pytest.mark.parametrize("images", ["page-locked", "ordinary", "mixed sizes"])
@@ -203,13 +184,14 @@ def test_callers(assets: Path, images: str, kind: str, count: int, turns: Turns)
     frames = frames_of("ordinary" if images == "ordinary" else "page-locked")
     if images == "mixed sizes":
         frames[1::2] = frames_of("page-locked", "4k", 16)
-    run = submitted_by_threads if kind == "threads" else awaited
     with detector(assets) as model:
+        callers = {
+            "threads": lambda: submitted(model.submit, frames, count),
+            "coroutines": lambda: awaited(model, frames, count),
+        }
         model.warm_up(example=frames[0])
-        turns.rates(
-            {f"{count} {kind}": lambda: run(model, frames, count), "stream()": lambda: streamed(model, frames)},
-            rounds=10,
-        )
+        contenders = {f"{count} {kind}": callers[kind], "stream()": lambda: endless(model.stream, frames)}
+        turns.rates(contenders, rounds=10)
 
 
 def test_two_gpus(assets: Path, turns: Turns) -> None:
@@ -223,12 +205,11 @@ def test_two_gpus(assets: Path, turns: Turns) -> None:
         Pipeline(first) as one,
     ):
         many = frames * 64
-        turns.rates(
-            {
-                "two GPUs": lambda: rate(lambda: list(both.map(many)), len(many)),
-                "one GPU": lambda: rate(lambda: list(one.map(many)), len(many)),
-            }
-        )
+        contenders = {
+            "two GPUs": lambda: rate(lambda: list(both.map(many)), len(many)),
+            "one GPU": lambda: rate(lambda: list(one.map(many)), len(many)),
+        }
+        turns.rates(contenders)
 
 
 # ---- composed models ----
@@ -246,14 +227,13 @@ def test_two_stages(assets: Path, turns: Turns) -> None:
         parts = cut_out(images, first.map(images))
         with engines({first: 1, second: len(parts) / len(images)}, 16) as alone:
             count = 20 * len(images)
-            turns.rates(
-                {
-                    "two stages": lambda: rate(lambda: list(both.map(images * 20)), count),
-                    "detector": lambda: rate(lambda: list(first.map(images * 20)), count),
-                    "embedder": lambda: rate(lambda: list(second.map(parts * 20)), count),
-                    "both engines": alone,
-                }
-            )
+            contenders = {
+                "two stages": lambda: rate(lambda: list(both.map(images * 20)), count),
+                "detector": lambda: rate(lambda: list(first.map(images * 20)), count),
+                "embedder": lambda: rate(lambda: list(second.map(parts * 20)), count),
+                "both engines": alone,
+            }
+            turns.rates(contenders)
 
 
 @pytest.mark.parametrize("max_batch", [1, 32])
@@ -312,7 +292,7 @@ def test_memory(assets: Path, turns: Turns) -> None:
                 "stream()": lambda: list(model.stream(frames * 20)),
                 "one submit()": lambda: model.submit(frames[0]).result(),
                 "128 submitted": lambda: [future.result() for future in model.submit_many(frames * 4)],
-                "64 threads": lambda: submitted_by_threads(model, frames, 64),
+                "64 threads": lambda: submitted(model.submit, frames),
             }
             for name, work in works.items():
                 work()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from bench_cuda import HALF, SETTINGS, detector, frames_of, streamed
+from bench_cuda import HALF, SETTINGS, detector, endless, frames_of
 from rounds import Turns, rate
 
 from infersdk import load
@@ -318,4 +318,4 @@ def test_frames_to_boxes(assets: Path, name: str, turns: Turns) -> None:
         def theirs() -> float:
             return rate(lambda: list(peer.detect(frames, 20)), 20 * BATCH)
 
-        turns.rates({"stream()": lambda: streamed(model, frames), name: theirs})
+        turns.rates({"stream()": lambda: endless(model.stream, frames), name: theirs})

@@ -2,13 +2,11 @@
 
 Each tool is called as its documentation has it, on the same runtime, with its usual threads, at the same size and
 thresholds, in a process of its own: `pip install ultralytics openvino-model-api polyinfer sahi rapidocr_onnxruntime`. A
-tool that is not installed is skipped. INFERSDK_BENCH_OTHERS is the interpreter of an environment that has them. For
-Ultralytics, OpenCV's NMS replaces that of torchvision where torchvision does not import.
+tool that does not import is skipped. INFERSDK_BENCH_OTHERS is the interpreter of an environment that has them.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import itertools
 import json
@@ -17,9 +15,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,29 +37,8 @@ OCR_NETWORKS = ("ch_PP-OCRv4_det_infer.onnx", "ch_PP-OCRv4_rec_infer.onnx", "ch_
 # ---- one contender, in a process of its own: from a file to the number of results ----
 
 
-def torchvision_or_opencv() -> None:
-    """Lets Ultralytics import torchvision, or a module whose NMS is OpenCV's."""
-    try:
-        import torchvision  # noqa: F401
-    except (ImportError, OSError, RuntimeError):
-        import cv2
-        import torch
-
-        def nms(boxes: Any, scores: Any, iou: float) -> Any:
-            sides = torch.cat((boxes[:, :2], boxes[:, 2:] - boxes[:, :2]), 1)
-            kept = cv2.dnn.NMSBoxes(sides.numpy(), scores.numpy(), 0.0, iou)
-            return torch.as_tensor(np.asarray(kept, np.int64).reshape(-1))
-
-        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        module = ModuleType("torchvision")
-        module.ops, module.__spec__ = SimpleNamespace(nms=nms), ModuleSpec("torchvision", None)  # type: ignore[attr-defined]
-        sys.modules["torchvision"] = module
-
-
 def ultralytics(model: str, backend: str) -> Callable[[str], int]:
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")
-    torchvision_or_opencv()
     from ultralytics import YOLO
 
     detector = YOLO(model, task="detect")
@@ -110,7 +85,6 @@ def polyinfer(model: str, backend: str) -> Callable[[str], int]:
 def sahi(model: str, backend: str) -> Callable[[str], int]:
     """Tiles, by its support for Ultralytics."""
     os.environ.setdefault("YOLO_AUTOINSTALL", "false")
-    torchvision_or_opencv()
     from sahi import AutoDetectionModel
     from sahi.predict import get_sliced_prediction
 
@@ -159,10 +133,11 @@ def serve(name: str, model: str, backend: str, image: str) -> None:
         print(json.dumps(rate(lambda: call(image), seconds=float(line))), file=answers, flush=True)
 
 
-def against(turns: Turns, mine: str, theirs: str, package: str, model: Path, image: Path, backend: str) -> None:
+def against(turns: Turns, mine: str, theirs: str, packages: str, model: Path, image: Path, backend: str) -> None:
     """Sessions of ONNX Runtime in one process would slow each other: their threads spin after a run."""
-    if sys.executable == OTHERS and importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed")
+    done = subprocess.run([OTHERS, "-c", f"import {packages}"], check=False, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"{OTHERS} does not import {packages}: {done.stderr.splitlines()[-1]}")
     commands = [
         (python, __file__, name, model, backend, image) for python, name in ((sys.executable, mine), (OTHERS, theirs))
     ]
@@ -172,26 +147,26 @@ def against(turns: Turns, mine: str, theirs: str, package: str, model: Path, ima
 
 
 @pytest.mark.parametrize(
-    ("theirs", "package", "backend"),
+    ("theirs", "packages", "backend"),
     [
-        ("ultralytics", "ultralytics", "onnxruntime"), ("model_api", "model_api", "openvino"),
+        ("ultralytics", "ultralytics, torchvision", "onnxruntime"), ("model_api", "model_api", "openvino"),
         ("polyinfer", "polyinfer", "onnxruntime"),
     ],
 )  # fmt: skip
-def test_from_a_file_to_boxes(assets: Path, theirs: str, package: str, backend: str, turns: Turns) -> None:
+def test_from_a_file_to_boxes(assets: Path, theirs: str, packages: str, backend: str, turns: Turns) -> None:
     image = assets / "images" / "bus.jpg"
-    against(turns, "infersdk", theirs, package, assets / "models" / "yolov8n.onnx", image, backend)
+    against(turns, "infersdk", theirs, packages, assets / "models" / "yolov8n.onnx", image, backend)
 
 
 def test_from_a_large_file_to_boxes(assets: Path, tmp_path: Path, turns: Turns) -> None:
     """3840 x 2160, made of photographs, in tiles."""
-    canvas = Image.new("RGB", (3840, 2160), (114, 114, 114))
+    canvas, large = Image.new("RGB", (3840, 2160), (114, 114, 114)), tmp_path / "large.png"
     corners = itertools.product(range(0, 2160, 480), range(0, 3840, 640))
     for corner, file in zip(corners, sorted((assets / "coco" / "val").glob("*.jpg")), strict=False):
         canvas.paste(Image.open(file), corner[::-1])
-    canvas.save(tmp_path / "large.png", compress_level=0)
-    model = assets / "models" / "yolov8n.onnx"
-    against(turns, "infersdk_tiles", "sahi", "sahi", model, tmp_path / "large.png", "onnxruntime")
+    canvas.save(large, compress_level=0)
+    model, packages = assets / "models" / "yolov8n.onnx", "sahi, ultralytics, torchvision"
+    against(turns, "infersdk_tiles", "sahi", packages, model, large, "onnxruntime")
 
 
 def test_from_a_page_to_text(assets: Path, turns: Turns) -> None:
@@ -330,14 +305,13 @@ def test_canvases_that_fit(assets: Path, backend: str, turns: Turns) -> None:
         sdk.load(resized, **settings) as small_engine,
         sdk.load(path, **settings) as large_engine,
     ):
-        turns.times(
-            {
-                "fit": lambda: list(fit.stream(frames)),
-                "fixed": lambda: list(fixed.stream(frames)),
-                "engine, 640 x 384": lambda: [small_engine(small) for _ in range(2)],
-                "engine, 640 x 640": lambda: [large_engine(large) for _ in range(2)],
-            }
-        )
+        contenders = {
+            "fit": lambda: list(fit.stream(frames)),
+            "fixed": lambda: list(fixed.stream(frames)),
+            "engine, 640 x 384": lambda: [small_engine(small) for _ in range(2)],
+            "engine, 640 x 640": lambda: [large_engine(large) for _ in range(2)],
+        }
+        turns.times(contenders)
 
 
 if __name__ == "__main__":

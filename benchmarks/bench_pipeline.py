@@ -39,7 +39,7 @@ def model(request: pytest.FixtureRequest, assets: Path) -> Iterator[YOLOv5]:
 def test_threads_against_a_loop(model: YOLOv5, photograph: Any, turns: Turns) -> None:
     """64 threads that submit single images, against calls with full batches."""
     contenders = {
-        "64 threads": lambda: submitted(model.submit, photograph),
+        "64 threads": lambda: submitted(model.submit, [photograph]),
         "loop over batches": lambda: rate(lambda: model([photograph] * BATCH), BATCH),
     }
     turns.rates(contenders)
@@ -47,7 +47,7 @@ def test_threads_against_a_loop(model: YOLOv5, photograph: Any, turns: Turns) ->
 
 def test_latency(model: YOLOv5, photograph: Any, turns: Turns) -> None:
     """The p99 of requests that arrive at random at 70 % of the rate of 64 threads; the limit is two batches."""
-    arrivals = 0.7 * submitted(model.submit, photograph)
+    arrivals = 0.7 * submitted(model.submit, [photograph])
     batch = BATCH / rate(lambda: model([photograph] * BATCH), BATCH)
 
     def run() -> dict[str, float]:
@@ -89,12 +89,11 @@ def test_threads_against_openvinos_queue(assets: Path, photograph: Any, turns: T
 
     with YOLOv5(path, "openvino", max_batch=1, performance_hint="throughput") as model:
         assert model.details.concurrency == len(queue)
-        turns.rates(
-            {
-                "64 threads, to boxes": lambda: submitted(model.submit, photograph),
-                "AsyncInferQueue": lambda: rate(theirs, 16),
-            }
-        )
+        contenders = {
+            "64 threads, to boxes": lambda: submitted(model.submit, [photograph]),
+            "AsyncInferQueue": lambda: rate(theirs, 16),
+        }
+        turns.rates(contenders)
 
 
 def test_pipeline_alone(tmp_path: Path, turns: Turns) -> None:
@@ -104,7 +103,7 @@ def test_pipeline_alone(tmp_path: Path, turns: Turns) -> None:
     def requests() -> float:
         counts, end = [], perf_counter() + SECONDS
 
-        def work() -> None:
+        def work(_: int) -> None:
             futures: deque[Any] = deque()
             count = 0
             while perf_counter() < end:
@@ -160,9 +159,8 @@ def test_model_group(assets: Path, turns: Turns) -> None:
     road = TwinLiteNet(assets / "models" / "twinlitenet.onnx", area="lanes", lanes="segmentation", **settings)
     with ModelGroup(detector=detector, road=road) as group:
         group.warm_up()
-        turns.times(
-            {
-                "group": lambda: list(group.map(frames)),
-                "each model alone": lambda: [list(model.map(frames)) for model in (detector, road)],
-            }
-        )
+        contenders = {
+            "group": lambda: list(group.map(frames)),
+            "each model alone": lambda: [list(model.map(frames)) for model in (detector, road)],
+        }
+        turns.times(contenders)

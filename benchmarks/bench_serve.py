@@ -69,17 +69,17 @@ class Echo:
     """A client that sends a frame to a server and gets it back."""
 
     def __init__(self, ports: Ports | ServerProcess, protocol: str, *, shared: bool) -> None:
+        import tritonclient.utils.shared_memory as shm
+
         module = importlib.import_module(f"tritonclient.{protocol}")
         self.client = client_of(ports, protocol)
         self.frame = np.random.default_rng(0).integers(0, 256, FRAME, np.uint8)
         self.input = module.InferInput("INPUT0", list(FRAME), "UINT8")
         self.output = module.InferRequestedOutput("OUTPUT0")
-        self.region: Any = None
+        self.shm, self.region = shm, None
         if not shared:
             self.input.set_data_from_numpy(self.frame)
             return
-        import tritonclient.utils.shared_memory as shm
-
         name, size = f"bench-{uuid.uuid4().hex}", self.frame.nbytes
         self.region = shm.create_shared_memory_region(name, f"/{name}", 2 * size)
         shm.set_shared_memory_region(self.region, [self.frame])
@@ -92,19 +92,15 @@ class Echo:
         return result.as_numpy("OUTPUT0") if self.region is None else None
 
     def check(self) -> None:
-        import tritonclient.utils.shared_memory as shm
-
         answer = self.ask()
         if self.region is not None:
-            answer = shm.get_contents_as_numpy(self.region, np.uint8, FRAME, offset=self.frame.nbytes)
+            answer = self.shm.get_contents_as_numpy(self.region, np.uint8, FRAME, offset=self.frame.nbytes)
         np.testing.assert_array_equal(answer, self.frame)
 
     def close(self) -> None:
-        import tritonclient.utils.shared_memory as shm
-
         self.client.close()
         if self.region is not None:
-            shm.destroy_shared_memory_region(self.region)
+            self.shm.destroy_shared_memory_region(self.region)
 
 
 @pytest.mark.parametrize(("protocol", "shared"), [("grpc", True), ("http", False), ("grpc", False)])
@@ -164,7 +160,7 @@ def test_jpeg_to_boxes(assets: Path, tmp_path: Path, turns: Turns) -> None:
             assert (set(result["statuses"]), result["failures"]) == ({"200"}, 0), result
             return float(result["statuses"]["200"]["count"] / result["seconds"])
 
-        turns.rates({"infersdk serve": clients, "submit()": lambda: submitted(model.submit, image)})
+        turns.rates({"infersdk serve": clients, "submit()": lambda: submitted(model.submit, [image])})
 
 
 #: 16 clients in an event loop; prints frames a second.
@@ -209,4 +205,4 @@ def test_frames_in_shared_memory(assets: Path, tmp_path: Path, photograph: Any, 
             processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(CLIENTS // 16)]
             return sum(float(process.communicate()[0]) for process in processes)
 
-        turns.rates({"infersdk serve": clients, "submit()": lambda: submitted(model.submit, photograph)})
+        turns.rates({"infersdk serve": clients, "submit()": lambda: submitted(model.submit, [photograph])})

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from bench_cuda import SETTINGS
 from rounds import Turns, Worker, in_threads
 
 from infersdk.cli import main
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 pytest.importorskip("av")
-GPU_BACKEND = os.environ.get("INFERSDK_BENCH_BACKEND", "tensorrt-rtx")
 FILES, FRAMES = 8, 300
 #: Seconds that live streams are measured, and those before: frames that came during the opening are decoded then. And a
 #: limit for one without results.
@@ -169,7 +169,7 @@ def test_decoding_on_a_gpu(assets: Path, tmp_path: Path, turns: Turns) -> None:
         "DeviceVideoReader": ours, "PyNvVideoCodec": alone, "VideoReader": processor
     }  # fmt: skip
     turns.times(
-        {n: lambda r=read: in_threads(FILES, lambda: sum(1 for _ in r())) for n, read in readers.items()}  # type: ignore[misc]
+        {n: lambda r=read: in_threads(FILES, lambda _: sum(1 for _ in r())) for n, read in readers.items()}  # type: ignore[misc]
     )
 
 
@@ -284,8 +284,7 @@ def test_live_streams_on_a_gpu(assets: Path, tmp_path: Path, turns: Turns) -> No
 
     INFERSDK_BENCH_MODEL names its file (default: yolov8n), INFERSDK_BENCH_TYPE its wrapper where the file does not.
     """
-    eager = {"kernel_specialization": "eager"} if GPU_BACKEND == "tensorrt-rtx" else {}
-    settings = {"backend": GPU_BACKEND, "max_batch": 32, "precision": "fp16", "cuda_graph": True, **eager}
+    settings = {**SETTINGS, "max_batch": 32}
     if kind := os.environ.get("INFERSDK_BENCH_TYPE"):
         settings["type"] = kind
     with load(os.environ.get("INFERSDK_BENCH_MODEL", assets / "models" / "yolov8n.onnx"), **settings) as model:

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import json
 import random
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,8 +21,6 @@ from time import perf_counter
 from urllib.parse import urlsplit
 
 import numpy as np
-
-__all__ = ["main"]
 
 
 class Load:
@@ -74,9 +71,8 @@ class Load:
         self.times[int(head.split(b" ", 2)[1])].append(perf_counter() - started)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the load; prints its figures."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("body", type=Path)
     parser.add_argument("--header", action="append", default=[])
@@ -85,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--rate", type=float, help="requests a second; without it each client asks when it has its answer"
     )
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_args()
     load = Load(arguments.url, arguments.body.read_bytes(), arguments.header, arguments.seconds)
 
     async def run() -> float:
@@ -101,7 +97,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         loop = asyncio.new_event_loop()
     seconds = loop.run_until_complete(run())
     print(json.dumps({"seconds": seconds, "failures": load.failures, "statuses": summary(load.times)}))
-    return 0
 
 
 def summary(times: dict[int, list[float]]) -> dict[str, dict[str, float]]:
@@ -114,4 +109,4 @@ def summary(times: dict[int, list[float]]) -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -64,7 +64,7 @@ class Encoded:
             yield packet, repeat * len(self.packets)
 
 
-def encode(source: str, size: tuple[int, int], rate: int, seconds: float, b_frames: int) -> Encoded:
+def encode(source: str, size: tuple[int, int], rate: int, seconds: float, b_frames: int = 0) -> Encoded:
     """The first frames of a video, with a key frame each second.
 
     Args:
@@ -276,34 +276,31 @@ async def _read_to_end(reader: asyncio.StreamReader) -> None:
             pass
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="a video")
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--size", default="1920x1080")
     parser.add_argument("--rate", type=int, default=30, help="frames a second")
-    parser.add_argument("--format", choices=("rtsp", "ts", "ts-lengths"), default="rtsp")
+    parser.add_argument("--format", choices=("rtsp", "ts-lengths"), default="rtsp")
     parser.add_argument("--seconds", type=float, default=4.0, help="of the video that are encoded")
     parser.add_argument("--repeats", type=int, default=15, help="how often a connection gets them")
-    parser.add_argument("--b-frames", type=int, default=0, help="frames between others that refer to the later one")
     parser.add_argument("--faults", type=int, metavar="SEED", help="connections and frames are damaged at random")
     parser.add_argument("--sent", required=True, help="the file for the times")
-    settings = parser.parse_args(arguments)
+    settings = parser.parse_args()
     width, height = map(int, settings.size.split("x"))
-    video = encode(settings.source, (width, height), settings.rate, settings.seconds, settings.b_frames)
+    video = encode(settings.source, (width, height), settings.rate, settings.seconds)
     if settings.format == "rtsp":
         chunks, described = rtp(video, settings.repeats), description(video)
     else:
-        chunks, described = transport_stream(video, settings.repeats, lengths=settings.format == "ts-lengths"), None
+        chunks, described = transport_stream(video, settings.repeats, lengths=True), None
     numbers = [packet.pts + shift for packet, shift in video.repeated(settings.repeats)]
     sent = np.lib.format.open_memmap(settings.sent, "w+", np.float64, (settings.streams, len(chunks)))
     server = Server(chunks, numbers, settings.rate, sent, described, settings.faults)
-    megabits = 8e-6 * sum(map(len, chunks)) * settings.rate / len(chunks)
-    print(json.dumps({"addresses": server.addresses, "megabits": megabits}), flush=True)
+    print(json.dumps({"addresses": server.addresses}), flush=True)
     asyncio.run(server.run())
     print(json.dumps(server.faults), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

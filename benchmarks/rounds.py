@@ -26,7 +26,7 @@ import numpy as np
 from infersdk.bench.statistics import Estimate, median_of_rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     import numpy.typing as npt
@@ -52,20 +52,20 @@ def rate(run: Callable[[], object], images: int = 1, seconds: float = SECONDS) -
     return calls * images / spent
 
 
-def in_threads(count: int, work: Callable[[], object]) -> float:
-    """The seconds until `work` has ended in each of `count` threads."""
+def in_threads(count: int, work: Callable[[int], object]) -> float:
+    """The seconds until `work` has ended in each of `count` threads; it gets the number of its thread."""
     start = perf_counter()
     with ThreadPoolExecutor(count) as threads:
-        list(threads.map(lambda _: work(), range(count)))  # raises the exception of a thread
+        list(threads.map(work, range(count)))  # raises the exception of a thread
     return perf_counter() - start
 
 
-def submitted(submit: Callable[[Any], Future[Any]], image: Any, threads: int = 64) -> float:
-    """Results a second of threads that each wait for their own result before they submit the next image."""
+def submitted(submit: Callable[[Any], Future[Any]], images: Sequence[Any], threads: int = 64) -> float:
+    """Results a second of threads that each wait for their own result before they submit their image again."""
     counts, end = [], perf_counter() + SECONDS
 
-    def work() -> None:
-        count = 0
+    def work(number: int) -> None:
+        image, count = images[number % len(images)], 0
         while perf_counter() < end:
             submit(image).result()
             count += 1

@@ -58,7 +58,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "dist", help="(default: dist)")
     parser.add_argument("--only", choices=TARGETS, nargs="+", default=[*TARGETS], help="(default: all)")
-    parser.add_argument("--extra", default="onnxruntime", help="what is installed with the wheel to try it")
+    parser.add_argument("--extra", default="onnxruntime", help="installed with the wheel to try it")
     parser.add_argument("--no-trial", action="store_true", help="build alone")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)

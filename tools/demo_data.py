@@ -17,14 +17,17 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-SIZE = 320  # the detector's input, pixels
-CROP = 32  # the classifier's input, pixels
-DIGIT_SIZES = (16.0, 96.0)  # of a digit on an image of about SIZE, pixels, log-uniform
-HELD_BACK = 360  # the last fifth of the set
-FILL = 114  # the grey of a letterbox's bars
+from infersdk.accuracy import Contender, DetectTask
+from infersdk.image import Geometry, PixelTransform
+from infersdk.ops import preprocess
 
-_GLYPH = 8  # the side of a source digit, pixels
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+#: The sides of the images that the detector and the classifier take, and of a source digit, in pixels.
+SIZE, CROP, _GLYPH = 320, 32, 8
+#: The range of the sizes of digits on an image of about SIZE, in pixels; they are log-uniform.
+DIGIT_SIZES = (16.0, 96.0)
+#: The digits that are held back: the last fifth of the set.
+HELD_BACK = 360
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,11 @@ def compose(
     count: tuple[int, int] = (0, 12),
     sizes: tuple[float, float] = DIGIT_SIZES,
 ) -> Canvas:
-    """An image of `count[0]` to `count[1]` digits (fewer where they find no room), `sizes` pixels high.
+    """An image of `count[0]` to `count[1]` digits (fewer where they do not fit), `sizes` pixels high.
 
-    Backgrounds are flat, shaded, mottled or striped, with shapes on them; ink is lighter or darker than what is under
-    it; digits are turned by up to 12 degrees, stretched a little, and overlap by at most a twentieth; then the whole
-    image is blurred and noised. A box encloses the pixels that are at least half ink.
+    Backgrounds are flat, shaded, mottled or striped, with shapes on them. Ink is lighter or darker than the background.
+    Digits are turned by up to 12 degrees, stretched a little, and overlap by at most a twentieth. Then the whole image
+    is blurred and noised. A box encloses the pixels that are at least half ink.
     """
     rng = np.random.default_rng(seed)
     image = _background(rng, width, height)
@@ -85,7 +88,7 @@ def compose(
         patch_height, patch_width = alpha.shape
         if len(rows) == 0 or patch_height > height or patch_width > width:
             continue
-        for _ in range(12):  # tries to find room
+        for _ in range(12):  # tries to find a free place
             x, y = int(rng.integers(width - patch_width + 1)), int(rng.integers(height - patch_height + 1))
             box = (x + int(columns[0]), y + int(rows[0]), x + int(columns[-1]) + 1, y + int(rows[-1]) + 1)
             if all(_overlap(box, other) <= 0.05 for other in boxes):
@@ -133,7 +136,7 @@ def _background(rng: np.random.Generator, width: int, height: int) -> np.ndarray
 
 
 def _ink(rng: np.random.Generator, glyph: np.ndarray, size: float) -> np.ndarray:
-    """The coverage, float32 in 0..1, of a digit turned, stretched and `size` pixels high, with room around it."""
+    """The coverage, float32 in 0..1, of a digit turned, stretched and `size` pixels high, with a border."""
     angle = np.deg2rad(rng.uniform(-12, 12))
     scale = size / _GLYPH
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -148,7 +151,7 @@ def _ink(rng: np.random.Generator, glyph: np.ndarray, size: float) -> np.ndarray
 
 
 def _paint(rng: np.random.Generator, patch: np.ndarray, alpha: np.ndarray) -> None:
-    """Inks a part of the image, at least 70 grey levels lighter or darker than what is there."""
+    """Inks a part of the image, at least 70 grey levels lighter or darker than before."""
     luma = np.array([0.299, 0.587, 0.114], np.float32)
     under = float((patch @ luma).mean())
     lighter = under < 90 or (under < 165 and rng.random() < 0.5)
@@ -170,15 +173,10 @@ def _overlap(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> floa
 def letterbox(canvas: Canvas, size: int = SIZE) -> Canvas:
     """The canvas scaled to fit a square of `size` and centred on grey, boxes with it."""
     height, width = canvas.image.shape[:2]
-    scale = min(size / width, size / height)
-    new_width, new_height = round(width * scale), round(height * scale)
-    image = canvas.image
-    if (new_width, new_height) != (width, height):
-        image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
-    left, top = (size - new_width) // 2, (size - new_height) // 2
-    out = np.full((size, size, 3), FILL, np.uint8)
-    out[top : top + new_height, left : left + new_width] = image
-    return Canvas(out, canvas.boxes * np.float32(scale) + np.array([left, top] * 2, np.float32), canvas.labels)
+    geometry = Geometry.letterbox((width, height), (size, size))
+    image = preprocess(canvas.image, geometry, PixelTransform("bgr", "hwc", "uint8", scale=1))
+    boxes = canvas.boxes * np.float32(min(size / width, size / height)) + np.float32([*geometry.offset] * 2)
+    return Canvas(image, boxes, canvas.labels)
 
 
 def detector_canvas(digits: Digits, seed: tuple[int, ...], size: int = SIZE, most: int = 12) -> Canvas:
@@ -229,8 +227,6 @@ def tensor(images: list[np.ndarray]) -> np.ndarray:
 
 def mean_ap(model: Path, canvases: list[Canvas]) -> tuple[float, float]:
     """The detector's mAP at IoU 0.5, and at 0.5:0.95, with one class for each anchor."""
-    from infersdk.accuracy import Contender, DetectTask
-
     images, truth = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number, canvas in enumerate(canvases):

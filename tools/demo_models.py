@@ -60,7 +60,7 @@ class DetectionDecoder(nn.Module):
         self.up4, self.up3 = CSP(2 * w4, w4, residual=False), CSP(2 * w3, w3, residual=False)
         self.width, self.cells = 5 + len(data.NAMES), [size // stride for stride in STRIDES]
         self.heads = nn.ModuleList(nn.Conv2d(w, 3 * self.width, 1) for w in (w3, w4, w5))
-        for head in self.heads:  # start from what is likely: an object once in a few hundred anchors, a class in ten
+        for head in self.heads:  # likely values: an object once in a few hundred anchors, a class in ten
             bias = head.bias.data.view(3, self.width)
             bias[:, 4], bias[:, 5:] = -6.0, -2.2
         grids, strides, anchors = [], [], []

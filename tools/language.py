@@ -2,8 +2,7 @@
 
 It finds sentences of more than 30 words, noun clauses (`what is`, `what the`), phrases with a plainer form, and
 American spelling in prose. Names in code keep their spelling. In messages, such as those of errors and options, it
-looks for noun clauses and phrases only. `tests/docs/language.json` has the number of findings that is allowed for each
-page and package; others may have none. `--update` lowers these numbers to the present ones.
+looks for noun clauses and phrases only. The exit code is 1 if there is a finding.
 """
 
 from __future__ import annotations
@@ -11,18 +10,16 @@ from __future__ import annotations
 import argparse
 import ast
 import io
-import json
+import itertools
 import re
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMITS = ROOT / "tests" / "docs" / "language.json"
 WORDS = 30
-#: Folders of Python sources; each folder with a module in it is a package.
+#: Folders of Python sources.
 SOURCES = ("infersdk", "models", "backends", "tools", "benchmarks", "examples")
 
 NOUN_CLAUSE = re.compile(r"\bwhat (?:is|it|its|the|they|was|were|are|a|an|this|that)\b", re.IGNORECASE)
@@ -53,7 +50,6 @@ PHRASES = {
     r"\bstands? (?:here|there|in(?! for))\b": "is in",
     r"\bgo(?:es)? its (?:own )?way\b": "state the action",
 }
-ANY_PHRASE = re.compile("|".join(PHRASES), re.IGNORECASE)
 #: American spellings of words that the prose has in British spelling.
 AMERICAN = re.compile(
     r"\b(?:colors?|colored|centers?|centered|behaviors?|neighbors?|neighboring|canceled|canceling|labeled|labeling|"
@@ -64,55 +60,21 @@ AMERICAN = re.compile(
 
 @dataclass(frozen=True)
 class Finding:
-    file: Path
     line: int
     rule: str
     text: str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Checks the language of pages, docstrings and comments.")
-    parser.add_argument("files", nargs="*", type=Path, help="print the findings of these files alone")
-    parser.add_argument("--update", action="store_true", help="lower the numbers in tests/docs/language.json")
-    parser.add_argument("--reset", action="store_true", help="write the present numbers, higher ones too")
-    arguments = parser.parse_args()
-    if arguments.files:
-        for path in arguments.files:
-            for found in findings(path.resolve()):
-                print(f"{path}:{found.line}: {found.rule}: {found.text}")
-        return 0
-    now = counts()
-    if arguments.update or arguments.reset:
-        before = {} if arguments.reset else json.loads(LIMITS.read_text())
-        kept = now if arguments.reset else {
-            name: {rule: min(number, before[name].get(rule, 0)) for rule, number in rules.items()}
-            for name, rules in now.items() if name in before
-        }  # fmt: skip
-        LIMITS.write_text(json.dumps({name: rules for name, rules in kept.items() if rules}, indent=1) + "\n")
-    over = exceeded(now)
-    print("\n".join(over) or "no package or page has more findings than before")
-    return bool(over)
-
-
-def exceeded(now: dict[str, dict[str, int]]) -> list[str]:
-    """The packages and pages with more findings than LIMITS allows."""
-    limits = json.loads(LIMITS.read_text())
-    return [
-        f"{name}: {number} of {rule}, {limit} allowed; `python tools/language.py FILE` lists them"
-        for name, rules in now.items()
-        for rule, number in rules.items()
-        if number > (limit := limits.get(name, {}).get(rule, 0))
+    parser = argparse.ArgumentParser(description="Checks the language of pages, docstrings, comments and messages.")
+    parser.add_argument("files", nargs="*", type=Path, help="(default: all of the project)")
+    found = [
+        f"{path}:{one.line}: {one.rule}: {one.text}"
+        for path in parser.parse_args().files or files()
+        for one in findings(path)
     ]
-
-
-def counts() -> dict[str, dict[str, int]]:
-    """The number of findings of each rule, by page and by package."""
-    found: dict[str, Counter[str]] = {}
-    for path in files():
-        relative = path.relative_to(ROOT)
-        name = relative.as_posix() if path.suffix == ".md" else relative.parent.as_posix()
-        found.setdefault(name, Counter()).update(one.rule for one in findings(path))
-    return {name: dict(sorted(rules.items())) for name, rules in sorted(found.items()) if rules}
+    print("\n".join(found) or "nothing is found")
+    return bool(found)
 
 
 def files() -> Iterator[Path]:
@@ -131,22 +93,21 @@ def findings(path: Path) -> Iterator[Finding]:
         for sentence in re.split(r"(?<=[.!?])\s+", plain):
             count = len(re.findall(r"[A-Za-z0-9][\w'’-]*", sentence))
             if count > WORDS:
-                yield Finding(path, line, "long sentence", f"{count} words: {sentence.strip()[:90]}")
-        yield from _phrases(path, line, plain)
+                yield Finding(line, "long sentence", f"{count} words: {sentence.strip()[:90]}")
+        yield from _phrases(line, plain)
         for match in AMERICAN.finditer(plain):
-            yield Finding(path, line, "spelling", match[0])
-    if path.suffix == ".py" and path != Path(__file__).resolve():
+            yield Finding(line, "spelling", match[0])
+    if path.suffix == ".py" and path.resolve() != Path(__file__).resolve():
         for line, text in messages_of_module(nodes):
-            yield from _phrases(path, line, text)
+            yield from _phrases(line, text)
 
 
-def _phrases(path: Path, line: int, plain: str) -> Iterator[Finding]:
+def _phrases(line: int, plain: str) -> Iterator[Finding]:
     for match in NOUN_CLAUSE.finditer(plain):
-        yield Finding(path, line, "noun clause", plain[max(match.start() - 20, 0) : match.end() + 30].strip())
-    if ANY_PHRASE.search(plain):
-        for pattern, better in PHRASES.items():
-            for match in re.finditer(pattern, plain, re.IGNORECASE):
-                yield Finding(path, line, "phrase", f"{match[0]!r}: write {better!r}")
+        yield Finding(line, "noun clause", plain[max(match.start() - 20, 0) : match.end() + 30].strip())
+    for pattern, better in PHRASES.items():
+        for match in re.finditer(pattern, plain, re.IGNORECASE):
+            yield Finding(line, "phrase", f"{match[0]!r}: write {better!r}")
 
 
 def prose_of_page(text: str) -> Iterator[tuple[int, str]]:
@@ -176,20 +137,12 @@ def prose_of_module(source: str, nodes: list[ast.AST]) -> Iterator[tuple[int, st
             docstring = ast.get_docstring(node)
             if docstring:
                 yield from ((node.body[0].lineno, text) for text in _paragraphs(docstring))
-    comment, start, last = "", 0, -1
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type != tokenize.COMMENT or token.string.startswith("#!"):
-            continue
-        text = token.string.lstrip("#: ")
-        if token.start[0] == last + 1:
-            comment = f"{comment} {text}"
-        else:
-            if comment:
-                yield start, comment
-            comment, start = text, token.start[0]
-        last = token.start[0]
-    if comment:
-        yield start, comment
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+    # Comments on lines that follow one another are one text: the differences of their lines and positions are the same.
+    for _, block in itertools.groupby(enumerate(comments), lambda entry: entry[1][0] - entry[0]):
+        lines, texts = zip(*(comment for _, comment in block), strict=True)
+        yield lines[0], " ".join(text.lstrip("#: ") for text in texts)
 
 
 def messages_of_module(nodes: list[ast.AST]) -> Iterator[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""Trains the demo models of the package, measures them on held-back digits, and writes what the package ships.
+"""Trains the demo models of the package, measures them on held-back digits, and writes the files of the package.
 
     python tools/train_demo.py --out infersdk/data
 
@@ -6,11 +6,12 @@ It takes about half an hour on two processor cores and needs infersdk, torch, sc
 onnx, onnxruntime and pycocotools. `--quick` goes through every step in a few minutes, to debug it; its models are no
 good.
 
-Written to `--out`:
-    digits_detector.onnx     `images` [batch, 3, 320, 320] -> `output0` [batch, 6300, 15], YOLOv5's interface
-    digits_classifier.onnx   `images` [batch, 3, 32, 32] -> `logits` [batch, 10]
-    demo.jpg, demo.json      a held-back image, and what is on it
-    README.md                origin, licence, measured figures
+It writes to `--out`:
+
+- `digits_detector.onnx`: `images` [batch, 3, 320, 320] -> `output0` [batch, 6300, 15], YOLOv5's interface
+- `digits_classifier.onnx`: `images` [batch, 3, 32, 32] -> `logits` [batch, 10]
+- `demo.jpg`, `demo.json`: a held-back image, and its digits
+- `README.md`: origin, licence, measured figures
 
 All random numbers come from fixed seeds; another version of torch or another processor may still round otherwise, and
 so train slightly different weights. The figures are measured on the exported files, by ONNX Runtime.
@@ -171,7 +172,7 @@ def export(model: nn.Module, path: Path, size: int, output: str, metadata: dict[
     graph = onnx.load(path)
     dims = graph.graph.output[0].type.tensor_type.shape.dim
     for dim, number in zip(dims[1:], model(images).shape[1:], strict=True):
-        dim.dim_value = number  # the tracer knows them, but does not say so
+        dim.dim_value = number  # the tracer knows them, but leaves them open
     common = {"author": "infersdk", "version": "1", "license": "Apache-2.0; digits CC BY 4.0, doi:10.24432/C50P49"}
     names = str(dict(enumerate(data.NAMES)))
     onnx.helper.set_model_props(graph, {**common, "imgsz": str([size, size]), "names": names, **metadata})
@@ -179,16 +180,14 @@ def export(model: nn.Module, path: Path, size: int, output: str, metadata: dict[
     onnx.save(graph, path)
 
 
-def measure_detector(path: Path, digits: data.Digits, count: int) -> dict[str, float]:
-    """mAP on `count` held-back images."""
-    canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
+def measure_detector(path: Path, canvases: list[data.Canvas]) -> dict[str, float]:
+    """mAP on held-back images."""
     ap50, ap = data.mean_ap(path, canvases)
-    return {"images": count, "digits": sum(len(c.labels) for c in canvases), "map50": ap50, "map": ap}
+    return {"images": len(canvases), "digits": sum(len(c.labels) for c in canvases), "map50": ap50, "map": ap}
 
 
-def measure_classifier(path: Path, digits: data.Digits, count: int) -> dict[str, float]:
-    """Accuracy on the digits of `count` held-back images, cut square and cut stretched, with a margin of a tenth."""
-    canvases = [data.detector_canvas(digits, (HELD, i)) for i in range(count)]
+def measure_classifier(path: Path, canvases: list[data.Canvas]) -> dict[str, float]:
+    """Accuracy on the digits of held-back images, cut square and cut stretched, with a margin of a tenth."""
     labels = np.concatenate([c.labels for c in canvases])
     result = {"crops": len(labels)}
     with load(path) as model:
@@ -227,7 +226,7 @@ trained on composed images of handwritten digits, and good for nothing else.
 demo.jpg is a held-back image of 640 x 480, demo.json its truth (boxes as x1, y1, x2, y2 in pixels). It was chosen for
 being read without a mistake; the images that the figures below come from were not chosen.
 
-- Inputs are float32 RGB / 255. The detector wants images letterboxed (grey {fill}); the classifier wants one digit,
+- Inputs are float32 RGB / 255. The detector wants images letterboxed (grey 114); the classifier wants one digit,
   cut a tenth of its box wider on each side and scaled to 32 x 32.
 - The detector's output is YOLOv5's: cx, cy, w, h in input pixels, objectness, ten class probabilities, all decoded in
   the graph; strides 8, 16 and 32 with three anchors each. The class names are in the metadata of both files, under the
@@ -274,12 +273,13 @@ def main() -> None:
     few = 100 if args.quick else None
     train, held = data.load_digits()
     write_image(held, args.out)
+    canvases = [data.detector_canvas(held, (HELD, i)) for i in range(IMAGES)]
 
     path = args.out / "digits_classifier.onnx"
     classifier = train_classifier(train, few or CLASSIFIER_STEPS)
     about = {"description": "infersdk demo: a handwritten digit", "task": "classify", "stride": "1"}
     export(classifier, path, data.CROP, "logits", about)
-    figures = measure_classifier(path, held, IMAGES)
+    figures = measure_classifier(path, canvases)
     figures |= {"cls_bytes": path.stat().st_size, "cls_params": count_parameters(classifier)}
     print(figures)
 
@@ -287,11 +287,11 @@ def main() -> None:
     detector = train_detector(train, tuple(stage._replace(steps=few or stage.steps) for stage in STAGES))
     about = {"description": "infersdk demo: handwritten digits", "task": "detect", "stride": str(max(STRIDES))}
     export(Decoded(detector), path, data.SIZE, "output0", about)
-    figures |= measure_detector(path, held, IMAGES)
+    figures |= measure_detector(path, canvases)
     figures |= {"det_bytes": path.stat().st_size, "det_params": count_parameters(detector)}
     figures |= {"minutes": (time.time() - began) / 60, "torch": torch.__version__.split("+")[0]}
     print(figures)
-    (args.out / "README.md").write_text(README.format(**figures, fill=data.FILL, held=data.HELD_BACK), "utf-8")
+    (args.out / "README.md").write_text(README.format(**figures, held=data.HELD_BACK), "utf-8")
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -6,19 +6,17 @@ import contextlib
 import copy
 import io
 import json
+import os
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from ..errors import BackendUnavailableError, ConfigError, UnsupportedModelError
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = ["CocoTruth", "check_annotated", "coco_evaluator", "coco_figures", "has_annotations", "read_coco"]
 
@@ -102,7 +100,8 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
         categories = {int(category["id"]): str(category["name"]) for category in parts["categories"]}
         boxes = [_box(number, entry) for number, entry in enumerate(parts["annotations"], 1)]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{str(path)!r} is not a COCO annotation file: {_reason(error)}") from None
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ConfigError(f"{str(path)!r} is not a COCO annotation file: {reason}") from None
     for key, known in (("images", names), ("categories", categories)):
         if len(known) < len(parts[key]):
             raise ConfigError(f"{str(path)!r} has {len(parts[key])} {key} with {len(known)} ids; give each its own")
@@ -121,7 +120,7 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
     if not root.is_dir():
         raise ConfigError(f"no folder of images at {str(root)!r}")
     files = {number: root / name for number, name in names.items()}
-    missing = [file for file in files.values() if not _is_file(file)]
+    missing = [file for file in files.values() if not os.path.isfile(file)]  # False for a name that is too long, too
     if missing:
         raise ConfigError(
             f"{len(missing)} of the {len(files)} images of {path.name} are not in {str(root)!r}, "
@@ -130,13 +129,6 @@ def read_coco(annotations: str | os.PathLike[str], folder: str | os.PathLike[str
     images = [{**image, "file_name": names[image["id"]]} for image in parts["images"]]
     whole = {"images": images, "annotations": boxes, "categories": parts["categories"], "info": {}}
     return CocoTruth(files, tuple(sorted(categories.items())), whole)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name that is too long for the file system
-        return False
 
 
 def _read_json(path: Path) -> Any:
@@ -179,10 +171,6 @@ def _box(number: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
-
-
 #: For each kind of evaluation: the prefix of its figures, the required field of annotations, and the column of results.
 _EVALUATED = {
     "bbox": ("", "bbox", None),
@@ -206,12 +194,10 @@ def coco_figures(model: Any, truth: CocoTruth, kinds: Sequence[str] = ("bbox",))
     coco, evaluator = coco_evaluator()
     check_annotated(truth, kinds)
     images = list(truth.files)
-    categories: dict[int, int] | None = None
     if model.details.class_count is not None:  # else it is known after the first run
-        categories = truth.category_ids(model.class_names, model.details.class_count)
+        truth.category_ids(model.class_names, model.details.class_count)  # raises before the images are run
     result = dict(zip(images, model.stream(truth.files.values()), strict=True))
-    if categories is None:
-        categories = truth.category_ids(model.class_names, model.details.class_count)
+    categories = truth.category_ids(model.class_names, model.details.class_count)
     sizes = {image: boxes.size for image, boxes in result.items()}
     rows: list[dict[str, Any]] = []
     columns = {column for kind in kinds if (column := _EVALUATED[kind][2]) is not None}

@@ -72,11 +72,7 @@ def check_objective(objective: str) -> None:
 
 
 def _resolve(target: Target) -> tuple[Target, type[Infer], bool]:
-    """A target with its backend, and whether it runs on a processor.
-
-    Raises:
-        BackendError: the backend does not exist, or is not installed.
-    """
+    """A target with its backend, and whether it runs on a processor."""
     try:
         kind = backend_class(target.backend)
     except BackendError as error:

@@ -30,7 +30,6 @@ class CombinationRun:
         loaded, prepared: the responses to `load` and `prepare`.
         measurements: by scenario, those of each round.
         starts: seconds by stage of cold starts; `uncached` is the one without the cache of the backend.
-        complete: whether all rounds were run.
     """
 
     def __init__(self, combination: Combination, settings: BenchSettings) -> None:
@@ -40,7 +39,6 @@ class CombinationRun:
             reason="the measuring was interrupted before it began",
         )  # fmt: skip
         self.process: WorkerProcess | None = None
-        self.complete = False
         self.loaded: dict[str, Any] = {}
         self.prepared: dict[str, Any] = {}
         self.measurements: dict[str, list[Measurement]] = {}
@@ -63,8 +61,9 @@ class CombinationRun:
         if not self.measurements:
             row.status = "failed"
         elif row.status != "failed":
+            complete = all(len(rounds) == self._settings.rounds for rounds in self.measurements.values())
             missing = "interrupted" if interrupted else "not all rounds were run"
-            row.status, row.reason = ("ok", "") if self.complete else ("partial", missing)
+            row.status, row.reason = ("ok", "") if complete else ("partial", missing)
         row.notes = [*self.loaded.get("notes", ()), *self.prepared.get("notes", ()), *row.notes]
         if self.loaded:
             names = ("backend", "version", "device", "precision", "layers", "concurrency")
@@ -119,12 +118,10 @@ class CombinationRun:
         rounds = self.measurements.get("single_stream") or self.measurements.get("multi_stream") or []
         names = list(rounds[0].stages) if rounds else []
         medians = {n: 1e3 * median_of_rounds([r.stages[n] for r in rounds]).value for n in names}
-        if "whole" in medians:  # on a device with a stream
+        engine = row.at("scenarios.engine.latency_ms.p50")
+        if "whole" in medians and engine is not None:  # on a device with a stream
             # The scenario `engine` runs on inputs on the device. The rest is reading, copies, preprocessing and
             # postprocessing, as far as they do not overlap with the engine.
-            engine = row.scenarios["engine"].latency_ms["p50"] if "engine" in row.scenarios else None
-            if engine is None:
-                return {"whole": medians["whole"]}
             return {"engine": engine.value, "around the engine": max(medians["whole"] - engine.value, 0.0)}
         return medians
 

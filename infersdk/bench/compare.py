@@ -124,9 +124,7 @@ def _row(name: str, old: Row | None, new: Row, threshold: float, settings: Bench
         result.append(Change(name, "server keeps its bound", float(kept[0]), float(kept[1]), None, verdict))
     metrics = dict.fromkeys(row.accuracy.metric for row in (old, new) if row.accuracy)
     for metric in metrics:
-        one, two = (
-            row.accuracy.value if row.accuracy and row.accuracy.metric == metric else None for row in (old, new)
-        )
+        one, two = old.accuracy_by(metric), new.accuracy_by(metric)
         if one is not None and two is not None:
             # Accuracy is not random. Smaller differences are rounding errors.
             verdict = "same" if abs(two - one) < 1e-5 else "better" if two > one else "worse"

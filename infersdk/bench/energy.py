@@ -87,12 +87,9 @@ class Watch:
 
 def _nvml(index: int) -> EnergyMeter:
     nvml, handle = nvml_handle(index)
-
-    def joules() -> float:
-        return 1e-3 * float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))  # since the driver was loaded
-
-    joules()  # raises if the GPU has no counter
-    return EnergyMeter("NVML: the whole GPU", joules)
+    meter = EnergyMeter("NVML: the whole GPU", lambda: 1e-3 * float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)))
+    meter.joules()  # raises if the GPU has no counter
+    return meter
 
 
 def _rapl(folder: Path) -> EnergyMeter:

@@ -18,11 +18,15 @@ import msgspec
 from .. import __version__
 from ..core._lib import lib, text
 from ..core.processors import available_processors
+from ..core.stream import device_count, device_info
+from ..errors import InferSDKError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Contention", "Load", "contention", "describe_machine", "peak_resident_bytes", "resident_bytes"]
+__all__ = [
+    "Contention", "contention", "counters", "describe_machine", "growth", "peak_resident_bytes", "resident_bytes",
+]  # fmt: skip
 
 #: The packages whose versions a report names, where they are installed.
 _PACKAGES = (
@@ -71,9 +75,6 @@ def available_bytes() -> int | None:
 
 
 def _gpus() -> list[str]:
-    from ..core.stream import device_count, device_info
-    from ..errors import InferSDKError
-
     try:
         return [device_info(f"cuda:{i}")["name"] for i in range(device_count())]
     except InferSDKError:
@@ -153,23 +154,17 @@ class Contention(msgspec.Struct, frozen=True, kw_only=True):
     disturbed: bool
 
 
-class Load:
-    """Reads the counters now, and again in `since()`."""
-
-    def __init__(self) -> None:
-        self._before = _counters()
-
-    def since(self) -> dict[str, float]:
-        """The growth of each counter, in seconds, and the load average now."""
-        after = _counters()
-        grown = {key: max(after[key] - value, 0.0) for key, value in self._before.items() if key in after}
-        if load := _read("/proc/loadavg").split():
-            grown["load"] = float(load[0])
-        return grown
+def growth(before: Mapping[str, float]) -> dict[str, float]:
+    """How much each counter has grown since `counters()`, in seconds, and the load average now."""
+    after = counters()
+    grown = {key: max(after[key] - value, 0.0) for key, value in before.items() if key in after}
+    if load := _read("/proc/loadavg").split():
+        grown["load"] = float(load[0])
+    return grown
 
 
 def contention(parts: Sequence[Mapping[str, float]]) -> Contention | None:
-    """Other load during several measurements, each a result of `Load.since()`; None without any."""
+    """Other load during several measurements, each a result of `growth()`; None without any."""
     if not parts:
         return None
     grown = {name: sum(part.get(name, 0.0) for part in parts) for name in parts[-1]}
@@ -183,7 +178,8 @@ def contention(parts: Sequence[Mapping[str, float]]) -> Contention | None:
     )  # fmt: skip
 
 
-def _counters() -> dict[str, float]:
+def counters() -> dict[str, float]:
+    """The counters of other load; see `growth()`."""
     result: dict[str, float] = {"seconds": perf_counter()}
     fields = _read("/proc/stat").partition("\n")[0].split()
     if len(fields) > 8 and fields[0] == "cpu":

@@ -101,7 +101,7 @@ def _info(index: int) -> DeviceInfo | None:
 
 
 class DeviceMemory:
-    """Device memory of this process at the ends of its steps.
+    """Device memory of this process at the ends of its steps; a step is a `with` block.
 
     If the driver does not report memory by process, the growth of the used memory of the GPU is summed over the steps.
 
@@ -119,12 +119,10 @@ class DeviceMemory:
         self.peak: int | None = None
         self.source = ""
 
-    def begin(self) -> None:
-        """Starts a step."""
+    def __enter__(self) -> None:
         self._before = self._used()
 
-    def end(self) -> None:
-        """Ends a step, after all of its work on the device."""
+    def __exit__(self, *exc: object) -> None:
         after = self._used()
         if self._before is not None and after is not None:
             self._held += after - self._before

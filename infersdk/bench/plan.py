@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -31,9 +32,7 @@ From1 = Annotated[int, msgspec.Meta(ge=1)]
 #: The scenarios in the order of a round. The last four are the scenarios of MLPerf Inference (Reddi et al.,
 #: *MLPerf inference benchmark*, 2020).
 Scenario = Literal["engine", "engine_parallel", "single_stream", "multi_stream", "offline", "server"]
-SCENARIOS: tuple[Scenario, ...] = (
-    "engine", "engine_parallel", "single_stream", "multi_stream", "offline", "server"
-)  # fmt: skip
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 
 #: Options that change the speed of a model and not its results.
 _SPEED_ALONE = ("threads", "streams", "performance_hint", "cuda_graph")
@@ -202,11 +201,9 @@ def usable_backends() -> list[str]:
     gpu = device_count() > 0
     result = []
     for name in sorted(list_backends(), key=lambda name: (name != "onnxruntime", name)):
-        try:
-            kind = backend_class(name)
-            result += targets_of(name, kind.declaration.probe().devices, kind.declaration.default_device, gpu=gpu)
-        except Exception:  # a BackendError, or any exception of a runtime
-            continue
+        with contextlib.suppress(Exception):  # a BackendError, or any exception of a runtime
+            declaration = backend_class(name).declaration
+            result += targets_of(name, declaration.probe().devices, declaration.default_device, gpu=gpu)
     return result or ["onnxruntime"]
 
 

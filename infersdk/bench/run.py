@@ -248,8 +248,6 @@ class _Session:
                     run.measurements.setdefault(scenario, []).append(measurement)
                 if starts:
                     self._cold_start(run, number)
-        for run in group:
-            run.complete = run.row.status != "failed"
 
     # ---- accuracy and memory ----
 

@@ -65,7 +65,7 @@ class Scenarios:
             leave_out.add("engine_parallel")
         if self._settings.latency_bound_ms is None:
             leave_out.add("server")
-        if self._pipeline is None and {"offline", "server"} & set(result):
+        if {"offline", "server"} & set(result):
             try:
                 self._pipeline = self._workload.open_pipeline()
             except (UnsupportedModelError, ConfigError) as error:

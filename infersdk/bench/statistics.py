@@ -49,7 +49,7 @@ class Measurement:
         stages: the median seconds by stage.
         rate: of the scenario `"server"`: the requests a second that arrived on average.
         late: of the scenario `"server"`: requests that took longer than the bound.
-        load: the growth of the counters of the machine, `machine.Load.since()`.
+        load: the growth of the counters of the machine, `machine.growth()`.
         watts: the mean power; None where it was not measured, or is unknown.
         energy_source: the counter of `watts`, or why they are unknown.
     """

@@ -24,12 +24,13 @@ from ..errors import (
 )
 from .candidates import check_objective
 from .plan import BenchSettings, Combination, Scenario, check_files, checked
+from .report import Accuracy
 from .run import Progress, bench
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .report import Accuracy, Report, Row
+    from .report import Report, Row
     from .statistics import Estimate
 
 __all__ = ["Tuned", "tune"]
@@ -124,38 +125,39 @@ class _Search:
         self._started = perf_counter()
         self._failed: dict[str, str] = {}
         self._dropped: dict[str, str] = {}
-        self._judged: dict[str, Accuracy | str] = {}  # its accuracy, or why there is none
+        self._judged: dict[str, Accuracy] = {}
         self._rows: dict[str, Row] = {}
         self._interrupted = False
         self._late = False  # the time of the last measuring was up before its end
         self._starting = 0.0  # maximum seconds of a candidate besides its scenarios
-        self._reports: list[Report] = []
 
     def _spent(self) -> float:
         return perf_counter() - self._started
 
     def run(self) -> Tuned:
         alive, untried = self._first_stage()
-        tried = [(self._rows[c.name].name, self._speed(self._rows[c.name])) for c in alive]
+        tried = [(what.name, self._speed(what)) for what in alive]
         seconds = 2 * self._slice
         alive = self._halved(alive)
         while len(alive) > FINALISTS and self._left(MEASURING) > 0 and not self._interrupted:
             report = self._bench(alive, seconds, rounds=2, what="stage", seconds_left=self._left_to_judge())
             alive = self._halved(self._ranked(alive, report))
             seconds *= 2
-        final = self._finalists(alive)
+        each = self._starting + len(self._scenarios) * self._slice  # seconds of a finalist at least
+        final = alive[: max(min(FINALISTS, int(self._left(1.0) / each)), 0)]
         if final and not self._interrupted:
             # Each scenario of each finalist takes this long.
             left = self._left(1.0) - len(final) * self._starting
             seconds = min(max(0.8 * left / (len(self._scenarios) * len(final)), self._slice), 5.0)
             report, alive = self._bench(final, seconds, rounds=5, what="final", seconds_left=self._left(1.0)), final
         if not final or self._interrupted or not any(row.scenarios for row in report.rows):
-            alive = alive[:FINALISTS]
-            report = self._last_report(alive)
+            # There was no time to measure them again: the latest figures count.
+            alive, report = alive[:FINALISTS], self._last
+            report.rows, report.interrupted = [self._rows[what.name] for what in alive], self._interrupted
         alive = self._ranked(alive, report)
         for row in report.rows:
-            result = self._judged.get(row.combination.judged_as, "")
-            row.accuracy = None if isinstance(result, str) else result
+            judged = self._judged.get(row.combination.judged_as)
+            row.accuracy = judged if judged is not None and judged.value is not None else None
         best = self._rows[alive[0].name if alive else tried[0][0]]
         return Tuned(
             best=best, report=report, objective=self._objective, tried=tried, dropped=self._dropped,
@@ -170,18 +172,6 @@ class _Search:
     def _left_to_judge(self) -> float:
         """The seconds that are left to measure accuracy, before one finalist has to start."""
         return self._left(1.0) - self._starting
-
-    def _finalists(self, alive: list[Combination]) -> list[Combination]:
-        """The best of them, as many as the rest of the budget lets start and measure once more."""
-        each = self._starting + len(self._scenarios) * self._slice
-        return alive[: max(min(FINALISTS, int(self._left(1.0) / each)), 0)]
-
-    def _last_report(self, alive: list[Combination]) -> Report:
-        """The latest figures of the candidates that are left, where there was no time to measure them again."""
-        report = self._reports[-1]
-        report.rows = [self._rows[what.name] for what in alive]
-        report.interrupted = self._interrupted
-        return report
 
     def _first_stage(self) -> tuple[list[Combination], list[str]]:
         """Each for a short while, as far as its part of the budget reaches. Returns those that ran, the best first, and
@@ -198,11 +188,10 @@ class _Search:
                 continue
             self._progress("first try", 0.5 * i / len(self._search), f"{i + 1} of {len(self._search)}, {what.name}")
             begun = self._spent()
-            report = bench(
+            self._last = report = bench(
                 [what], self._quick(self._slice, 1), accuracy=False, loading=False,
                 budget=self._left(MEASURING) if alive else None,
             )  # fmt: skip
-            self._reports.append(report)
             row = report.rows[0]
             self._starting = max(self._starting, self._spent() - begun - len(row.scenarios) * self._slice)
             if alive and not row.scenarios and self._left(MEASURING) <= 0:
@@ -224,7 +213,7 @@ class _Search:
             name, reason = next(iter(self._failed.items()))
             raise ConfigError(f"none of the {len(self._failed)} candidates could be measured; {name}: {reason}")
         seen = {what.name for what in alive} | self._failed.keys()
-        alive.sort(key=lambda what: -self._speed(self._rows[what.name]))
+        alive.sort(key=self._speed, reverse=True)
         return alive, [what.name for what in self._search if what.name not in seen]
 
     def _quick(self, seconds: float, rounds: int) -> BenchSettings:
@@ -237,12 +226,11 @@ class _Search:
         """Measures candidates together, as far as the time reaches."""
         begun = self._spent()
         done, stage_name = min(self._spent() / self._budget, 0.99), f"{what}, {len(alive)} candidates"
-        report = bench(
+        self._last = report = bench(
             alive, self._quick(seconds / rounds, rounds), accuracy=False, loading=False, alive=4,
             budget=max(seconds_left, 0.0),
             progress=lambda stage, _, name: self._progress(stage_name, done, f"{stage}, {name}"),
         )  # fmt: skip
-        self._reports.append(report)
         self._interrupted |= report.interrupted
         self._late = self._spent() - begun >= seconds_left
         self._rows |= {row.name: row for row in report.rows if row.scenarios}
@@ -253,17 +241,14 @@ class _Search:
         for what in alive:
             if not rows[what.name].scenarios and not report.interrupted and not self._late:
                 self._failed[what.name] = rows[what.name].reason
-        return sorted(
-            (what for what in alive if what.name not in self._failed),
-            key=lambda what: -self._speed(self._rows[what.name]),
-        )
+        return sorted((what for what in alive if what.name not in self._failed), key=self._speed, reverse=True)
 
     def _figure(self, row: Row) -> Estimate | None:
         return row.latency if self._objective == "latency" else row.best_throughput
 
-    def _speed(self, row: Row) -> float:
+    def _speed(self, what: Combination) -> float:
         """The maximised figure: images a second, or 1 / latency in ms."""
-        figure = self._figure(row)
+        figure = self._figure(self._rows[what.name])
         if figure is None:
             return 0.0
         return 1 / figure.value if self._objective == "latency" else figure.value
@@ -288,7 +273,7 @@ class _Search:
             )
         if not kept:
             name, loss = next(iter(self._dropped.items()))
-            if all(isinstance(result, str) for result in self._judged.values()):
+            if all(result.value is None for result in self._judged.values()):
                 labelled = self._settings.annotations or self._settings.labels
                 hint = "" if labelled else ". The first file is the reference: give one that ONNX Runtime reads"
                 raise ConfigError(f"the accuracy of no candidate could be measured; {name}: {loss}{hint}")
@@ -298,21 +283,19 @@ class _Search:
     def _accurate(self, what: Combination) -> bool:
         is_first = what.target.precision is None and what.model == self._search[0].model
         result = self._judged.get(what.judged_as) or (None if self._stopped() else self._accuracy(what))
-        if result is None or (self._stopped() and isinstance(result, str)):
+        if result is None or (self._stopped() and result.value is None):
             return is_first
-        if isinstance(result, str):
-            self._dropped[what.name] = result
+        if result.value is None:
+            self._dropped[what.name] = result.note
             return False
-        reference: float | None = 1.0  # two outputs that agree
+        reference = 1.0  # two outputs that agree
         if result.metric != "agreement":
             full = self._accuracy(self._reference())
-            if isinstance(full, str):
+            if full.value is None:
                 if self._stopped():
                     return is_first
-                raise ConfigError(f"there is no accuracy to compare with: {self._reference().name}: {full}")
+                raise ConfigError(f"there is no accuracy to compare with: {self._reference().name}: {full.note}")
             reference = full.value
-        assert result.value is not None
-        assert reference is not None
         if reference - result.value <= self._max_drop + 1e-9:
             return True
         self._dropped[what.name] = f"{_text(result)}, against {reference:.4f}"
@@ -327,8 +310,8 @@ class _Search:
             model=self._search[0].model, target=Target("onnxruntime", "cpu", "fp32"), batch=self._search[0].batch
         )
 
-    def _accuracy(self, what: Combination) -> Accuracy | str:
-        """Of a model on a target, measured once for all batches and threads; or why there is none."""
+    def _accuracy(self, what: Combination) -> Accuracy:
+        """Of a model on a target, measured once for all batches and threads. Without a value, `note` has the reason."""
         key = what.judged_as
         if key not in self._judged:
             self._progress("accuracy", min(self._spent() / self._budget, 0.99), what.name)
@@ -338,17 +321,16 @@ class _Search:
             )  # fmt: skip
             self._interrupted |= report.interrupted
             row = report.rows[0]
-            result = row.accuracy
-            if result is not None and result.value is not None:
-                self._judged[key] = result
-            else:
-                note = result.note if result is not None else ""
-                self._judged[key] = row.reason or note or "it could not be measured"
+            result = row.accuracy or Accuracy(metric="", value=None)
+            if result.value is None:
+                note = row.reason or result.note or "it could not be measured"
+                result = msgspec.structs.replace(result, note=note)
+            self._judged[key] = result
         return self._judged[key]
 
     def _judgement(self, best: Row) -> str:
-        result = self._judged.get(best.combination.judged_as, "")
-        if isinstance(result, str):
+        result = self._judged.get(best.combination.judged_as)
+        if result is None or result.value is None:
             return f"not measured: {'the search was interrupted' if self._interrupted else 'the budget was too short'}"
         if result.metric != "agreement":
             return f"{_text(result)}; allowed is {self._max_drop:g} less than in FP32 on ONNX Runtime"

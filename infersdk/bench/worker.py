@@ -22,7 +22,7 @@ else:
     from multiprocessing.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from .plan import BenchSettings, Combination, Scenario
     from .report import Accuracy, Memory
@@ -67,7 +67,7 @@ class Worker:
             self._device_memory = DeviceMemory(index)
         arguments = {**what.target.arguments, "max_batch": what.batch}
         self._load_form: Callable[[Any], Any] = lambda model: load(model, **arguments, **options)
-        with self._step():
+        with self._device_memory or contextlib.nullcontext():
             if index is not None:
                 start = perf_counter()
                 start_cuda(index)
@@ -105,7 +105,7 @@ class Worker:
             check_batch(infer, batch)
             shapes = settings.shapes_of(batch)
             feeds = random_inputs(infer.input_specs, batch=batch, seed=settings.seed, shapes=shapes)
-            with self._step():
+            with self._device_memory or contextlib.nullcontext():
                 start = perf_counter()
                 infer(feeds)
                 return {"seconds": perf_counter() - start}
@@ -118,7 +118,7 @@ class Worker:
         from .workload import ARRAYS, Workload, image_files
 
         settings = self._settings
-        with self._step():
+        with self._device_memory or contextlib.nullcontext():
             self._work = work = Workload(self._infer, self.combination, settings, self._load_form)
             self._scenarios = scenarios = Scenarios(work, settings)
             names, warm = scenarios.names(), {}
@@ -143,15 +143,15 @@ class Worker:
         import numpy as np
 
         from .energy import Watch, open_meter
-        from .machine import Load
+        from .machine import counters, growth
 
         meter, why = open_meter(self._infer.device) if scenario == self._watched else (None, "")
-        with self._step():
+        with self._device_memory or contextlib.nullcontext():
             self._scenarios.settle(scenario)
             with Watch(meter) if meter is not None else contextlib.nullcontext() as watch:
-                load = Load()
+                before = counters()
                 done: Measurement = self._scenarios.run(scenario, seconds)
-                done.load = load.since()
+                done.load = growth(before)
         done.latencies = np.asarray(done.latencies)  # for the connection
         done.watts, done.energy_source = (None, why) if watch is None else (watch.watts, watch.source)
         return done
@@ -167,15 +167,6 @@ class Worker:
             device_peak_bytes=device.peak if device is not None else None,
             device_source=device.source if device is not None else "",
         )  # fmt: skip
-
-    @contextlib.contextmanager
-    def _step(self) -> Iterator[None]:
-        """A step; the device memory in use at its end is recorded."""
-        if self._device_memory is not None:
-            self._device_memory.begin()
-        yield
-        if self._device_memory is not None:
-            self._device_memory.end()
 
     def accuracy(self) -> Accuracy:
         """The figures of the labelled images."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core import files as _files
 from ..errors import ConfigError, UnsupportedModelError
+from ..image import read_image
 from ..loading.samples import random_inputs, read_samples
 from ..models import ImageInput, ModelDescription, VisionModel, fitting_types, wrapper_type
 from ..models import load as load_wrapper
@@ -67,14 +68,14 @@ class Workload:
         if self.model is not None:
             self.items: list[Any] = self._images()
             self._next = itertools.cycle(self.items)
-            self._fill(self.model)
+            images = [read_image(item) for item in itertools.islice(itertools.cycle(self.items), self.batch)]
+            feeds = next(iter(self.model.details.network_inputs(images, batch=self.batch)))
         else:
-            self._feeds = self._arrays()
-            for name, array in self._feeds.items():
-                infer.inputs[name].resize(array.shape)
-                np.copyto(infer.inputs[name].numpy(writable=True), array)
-            infer.forward()
+            feeds = self._feeds = self._arrays()
             self.items = self._rows()
+        for name, array in feeds.items():  # for the network alone to run on
+            np.copyto(infer.inputs[name].resize(array.shape).numpy(writable=True), array)
+        infer.forward()
 
     def _network_of_wrapper(self, combination: Combination, load: Callable[[ModelLike], Infer]) -> Infer:
         """The network of the wrapper; see `model`."""
@@ -108,8 +109,6 @@ class Workload:
         return kind_of(model, self._settings.wrapper)
 
     def _images(self) -> list[Any]:
-        from ..image import read_image
-
         files = image_files(self._settings)
         return list(map(str, files)) if self._settings.from_files else [read_image(file) for file in files]
 
@@ -123,15 +122,6 @@ class Workload:
             return dict(result[0])
         rows = {name: np.concatenate([sample[name] for sample in result]) for name in result[0]}
         return {name: np.resize(array, (batch, *array.shape[1:])) for name, array in rows.items()}
-
-    def _fill(self, model: VisionModel[Any]) -> None:
-        """Fills the inputs with what real images become, for the network alone to run on."""
-        from ..image import read_image
-
-        images = [read_image(item) for _, item in zip(range(self.batch), itertools.cycle(self.items), strict=False)]
-        for name, array in next(iter(model.details.network_inputs(images, batch=self.batch))).items():
-            self.infer.inputs[name].resize(array.shape).numpy(writable=True)[:] = array
-        self.infer.forward()
 
     def _rows(self) -> list[Any]:
         """Requests for a pipeline: rows of the arrays, without their batch axis."""

@@ -23,6 +23,7 @@ from .common import (
     check_report_files,
     names,
     numbers,
+    precisions,
     print_json,
     print_text,
     report_file,
@@ -50,7 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--backends", type=names, metavar="NAME,NAME",
         help="each as name, name@device or name/precision (default: all that are installed and find a device)",
     )  # fmt: skip
-    group.add_argument("--precision", metavar="FP32,INT8", help="fp32, fp16, bf16, int8 (default: as the model is)")
+    group.add_argument(
+        "--precision", type=precisions, default=(None,), metavar="FP32,INT8",
+        help="fp32, fp16, bf16, int8 (default: as the model is)",
+    )  # fmt: skip
     group.add_argument("--batch", type=numbers, default=(1,), metavar="1,8,32", help="images in a run (default: 1)")
     group.add_argument("--threads", type=int, default=0, metavar="N", help="of each backend (default: its own choice)")
     add_options(group, "--option")
@@ -73,13 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "can run; server only with --latency-bound)",
     )  # fmt: skip
     group.add_argument(
-        "--latency-bound", type=float, metavar="MS",
+        "--latency-bound", type=float, metavar="MS", dest="latency_bound_ms",
         help="scenario server: find the highest rate at which 99 %% of the requests end within MS milliseconds",
     )  # fmt: skip
     group.add_argument(
         "--starts", type=int, default=3, metavar="N", help="cold starts of each combination (default: %(default)s)"
     )
-    group.add_argument("--no-accuracy", action="store_true", help="leave accuracy and agreement out")
+    group.add_argument("--no-accuracy", dest="accuracy", action="store_false", help="leave accuracy and agreement out")
     group = parser.add_argument_group("results")
     group.add_argument(
         "-o", "--output", type=report_file, metavar="FILE.json", help="all figures, as docs/bench-schema.md says"
@@ -114,12 +118,13 @@ def add_measuring_arguments(parser: argparse.ArgumentParser) -> None:
     add_wrapper_options(parser, group, other_types=["arrays"])
 
 
-def measuring_settings(arguments: argparse.Namespace, **more: Any) -> BenchSettings:
-    """The settings from the options of `add_measuring_arguments`."""
-    given = {name: getattr(arguments, name) for name in ("data", "annotations", "labels", "from_files", "seed")}
-    given |= {"type": arguments.type, "wrapper": wrapper_settings(arguments)}
+def measuring_settings(arguments: argparse.Namespace, *more: str) -> BenchSettings:
+    """The settings from the options of `add_measuring_arguments`, and from `more` options."""
+    names = ("type", "data", "annotations", "labels", "from_files", "seed", *more)
+    given: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    given["wrapper"] = wrapper_settings(arguments)
     given["shapes"] = {name: list(sizes) for name, sizes in shapes_of(arguments).items()}
-    return convert({**given, **more}, BenchSettings, "the measurement")
+    return convert(given, BenchSettings, "the measurement")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -134,21 +139,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         require_packages()  # before anything is measured
     targets = arguments.backends or usable_backends()
-    precisions: list[str | None] = [None]
-    if arguments.precision is not None:
-        precisions = [name.strip().lower() for name in arguments.precision.split(",")]
     combinations = combine(
-        arguments.models, targets, precisions=precisions, batches=arguments.batch,
+        arguments.models, targets, precisions=arguments.precision, batches=arguments.batch,
         options=backend_options(arguments.option), threads=arguments.threads,
     )  # fmt: skip
-    settings = measuring_settings(
-        arguments, time=arguments.time, rounds=arguments.rounds, warmup=arguments.warmup,
-        starts=arguments.starts, latency_bound_ms=arguments.latency_bound,
-        scenarios=arguments.scenarios,
-    )  # fmt: skip
-    accuracy = not arguments.no_accuracy
+    settings = measuring_settings(arguments, "time", "rounds", "warmup", "starts", "latency_bound_ms", "scenarios")
     with show_progress(quiet=arguments.json) as progress:
-        report = bench(combinations, settings, accuracy=accuracy, progress=progress.report)
+        report = bench(combinations, settings, accuracy=arguments.accuracy, progress=progress.report)
     _write(report, arguments)
     if report.interrupted:
         raise KeyboardInterrupt  # the exit code of the command line, after the results are written

@@ -106,11 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _installed() -> str:
-    """The TensorRT of this machine; the full one where both are there.
-
-    Raises:
-        BackendUnavailableError: neither is.
-    """
+    """The TensorRT of this machine; the full one where both are there."""
     for name in _BACKENDS:
         with contextlib.suppress(BackendUnavailableError):
             backend_class(name)

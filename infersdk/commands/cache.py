@@ -45,8 +45,7 @@ def _list(arguments: argparse.Namespace) -> int:
     cache = _cache()
     entries = cache.entries()
     if arguments.json:
-        result = [{"path": str(cache.path(entry.key)), **json.loads(entry.text())} for entry in entries]
-        print_json(result)
+        print_json([{"path": str(cache.path(entry.key)), **json.loads(entry.text())} for entry in entries])
         return 0
     if not entries:
         print_text(f"the cache in {cache.folder} is empty")

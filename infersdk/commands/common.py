@@ -102,15 +102,12 @@ def backend_options(entries: Iterable[str], backend: str | None = None) -> dict[
             raise ConfigError(f"--option {key}: {error}") from None
         if key in _ARGUMENTS:
             raise ConfigError(f"--option {key}: {_ARGUMENTS[key]}")
+        if backend is not None and key not in (known := option_names(backend)):
+            raise ConfigError(
+                f"--option {key}: backend {backend!r} has no such option; it has {', '.join(known)}"
+                f"{nearest(key, known)}"
+            )
         options[key] = value
-    if options and backend is not None:
-        known = option_names(backend)
-        for key in options:
-            if key not in known:
-                raise ConfigError(
-                    f"--option {key}: backend {backend!r} has no such option; it has {', '.join(known)}"
-                    f"{nearest(key, known)}"
-                )
     return options
 
 
@@ -159,6 +156,11 @@ def names(text: str) -> list[str]:
     return found
 
 
+def precisions(text: str) -> list[str]:
+    """The type of an argument `FP32,INT8`."""
+    return [name.strip().lower() for name in text.split(",")]
+
+
 def numbers(text: str, kind: type[int | float] = int) -> tuple[Any, ...]:
     """The type of an argument `1,8,32`."""
     try:
@@ -195,8 +197,6 @@ def report_file(text: str) -> Path:
 
 def check_report_files(*files: Path | None, inputs: Iterable[str | Path | None] = ()) -> None:
     """Raises ConfigError if a file to write is an input, or two of them are the same."""
-    if not any(files):
-        return
     read, written = {os.path.realpath(file) for file in inputs if file}, set()
     for name in (os.path.realpath(file) for file in files if file is not None):
         if name in read:

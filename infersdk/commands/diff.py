@@ -23,7 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints each difference."""
     sides = [
         _opened(ModelSource.of(path), arguments.key, arguments.trust) for path in (arguments.first, arguments.second)
     ]

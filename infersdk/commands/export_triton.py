@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the repository."""
     require_packages()
     for name in export(arguments.config, arguments.output):
         print_text(str(arguments.output / name))

@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Downloads the files."""
     if is_address(arguments.source):
         _fetch(arguments.source)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -90,13 +91,7 @@ def _short(value: Any) -> str:
 
 
 def _described(source: ModelSource) -> dict[str, Any]:
-    """The description of a file, by the names of the rows.
-
-    Raises:
-        ModelFormatError: the format is not supported.
-        BackendUnavailableError: the reader or converter of the format is not installed.
-        UnsupportedModelError: it cannot be converted.
-    """
+    """The description of a file, by the names of the rows."""
     kind = source.format
     if kind is None or kind.key == "onnx":
         return {"format": FORMATS["onnx"].title, **_onnx(source)}  # raises for an unknown format
@@ -136,11 +131,9 @@ def _bundle(bundle: Bundle, *, with_key: bool) -> dict[str, Any]:
 def _reader_of(kind: FileFormat) -> str | None:
     """The first installed backend that reads a format directly."""
     for name in list_backends():
-        try:
+        with contextlib.suppress(BackendUnavailableError):
             if kind.key in (backend_class(name).declaration.formats or ()):
                 return name
-        except BackendUnavailableError:
-            continue
     return None
 
 
@@ -185,11 +178,7 @@ def _loaded(source: ModelSource, backend: str) -> dict[str, Any]:
 
 
 def _engine(source: ModelSource) -> dict[str, Any]:
-    """The description in the manifest; an engine itself contains only its version.
-
-    Raises:
-        ModelFormatError: the manifest is damaged.
-    """
+    """The description in the manifest; an engine itself contains only its version."""
     path = Path(f"{source}.json")
     if not path.exists():
         return {"manifest": f"not found: {path}", "metadata": {}}

@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the bundle."""
     output = arguments.output or arguments.model.with_suffix(".infer")
     forms = named_values("--form", arguments.form, "PRECISION=FILE, such as int8=m.onnx")
     manifest = pack(

@@ -140,11 +140,7 @@ def _refuse_double(names: list[str]) -> None:
 
 
 def _open(arguments: argparse.Namespace, *, only_videos: bool) -> ImageModel[Any]:
-    """The model of the command line.
-
-    Args:
-        only_videos: there is no image.
-    """
+    """The model of the command line."""
     settings = wrapper_settings(arguments)
     if only_videos:
         settings.pop("decode", None)  # of JPEG files; frames are decoded by `Streams`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -203,11 +204,9 @@ def _other_targets(arguments: argparse.Namespace, target: str) -> list[tuple[str
     result: list[tuple[str, OpenWrapper]] = []
     for backend in list_backends():
         if backend != target and backend in quant.SCHEMES:
-            try:
+            with contextlib.suppress(BackendError):
                 backend_class(backend).declaration.probe()
-            except BackendError:
-                continue
-            result.append((backend, functools.partial(_wrapper, arguments, backend=backend)))
+                result.append((backend, functools.partial(_wrapper, arguments, backend=backend)))
     return result
 
 

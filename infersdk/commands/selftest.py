@@ -46,7 +46,7 @@ class SelfTest:
         steps: for each step its `name`, `result` (`"passed"`, `"failed"`, `"skipped"`), `seconds` and `detail`.
     """
 
-    def __init__(self, target: str, say: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, target: str, say: Callable[[str], None]) -> None:
         self.target = Target.parse(target)
         self.steps: list[dict[str, Any]] = []
         self._say = say

@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until a signal ends it."""
     for name in ("uvicorn.error", "asyncio", "grpc._server", "grpc._cython.cygrpc"):
         logger(name)  # their tracebacks quote requests, too
     server = Server(arguments.config, **given_settings(arguments, ("host", "http_port", "grpc_port")))

@@ -17,7 +17,7 @@ from ..core.model_source import ModelSource
 from ..errors import ConfigError
 from .bench import add_measuring_arguments, measuring_settings
 from .bench_tables import show
-from .common import add_options, names, new_file, numbers, print_json, print_text
+from .common import add_options, names, new_file, numbers, precisions, print_json, print_text
 from .progress import show_progress
 
 DESCRIPTION = (
@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--backends", type=names, metavar="NAME,NAME", help="(default: all that are installed and find a device)"
     )
-    group.add_argument("--precision", metavar="FP32,BF16", help="(default: the model's own, bf16 and fp16)")
+    group.add_argument(
+        "--precision", type=precisions, default=(None, "bf16", "fp16"), metavar="FP32,BF16",
+        help="(default: the model's own, bf16 and fp16)",
+    )  # fmt: skip
     group.add_argument(
         "--batch", type=numbers, metavar="1,8,32", help="(default: 1 for latency, 1 to 32 for throughput)"
     )
@@ -60,16 +63,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"{str(arguments.output)!r}: the configuration is written as TOML; give a name that ends in .toml"
         )
-    precisions: list[str | None] = [None, "bf16", "fp16"]
-    if arguments.precision is not None:
-        precisions = [name.strip().lower() for name in arguments.precision.split(",")]
     for what, given, least in (("--batch", arguments.batch, 1), ("--threads", arguments.threads, 0)):
         if given and min(given) < least:
             raise ConfigError(f"{what} takes whole numbers from {least}, not {min(given)}")
     settings = measuring_settings(arguments)
     search = candidates(
         arguments.models, arguments.backends or usable_backends(),
-        objective=arguments.objective, precisions=precisions, batches=arguments.batch, threads=arguments.threads,
+        objective=arguments.objective, precisions=arguments.precision,
+        batches=arguments.batch, threads=arguments.threads,
     )  # fmt: skip
     with show_progress(quiet=arguments.json) as progress:
         result = tune(

@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the parts."""
     bundle = Bundle(ModelSource.of(arguments.bundle), key=arguments.key, trust=arguments.trust)
     for file in unpack(bundle, arguments.output):
         print_text(str(file))

@@ -196,11 +196,8 @@ def _members(annotation: Any) -> Iterator[Any]:
 
 def _first(members: Iterable[Any], kind: type) -> Any:
     """The first of the types that is a subclass of `kind`, but no text; None if there is none."""
-    for one in members:
-        origin = typing.get_origin(one) or one
-        if isinstance(origin, type) and issubclass(origin, kind) and origin is not str:
-            return one
-    return None
+    origins = ((one, typing.get_origin(one) or one) for one in members if one is not str)
+    return next((one for one, origin in origins if isinstance(origin, type) and issubclass(origin, kind)), None)
 
 
 def _metavar(members: Sequence[Any]) -> str:

@@ -71,7 +71,7 @@ class InferBackend(Backend):  # type: ignore[misc]
         with tempfile.TemporaryDirectory(prefix="infersdk-") as folder:
             file = Path(folder, "model.onnx")
             file.write_bytes(model.SerializeToString())
-            infer = load(file, cls.name, device=_device(device), **cls.options)
+            infer = load(file, cls.name, device=Device.parse(device.lower()), **cls.options)
         weights = {tensor.name for tensor in model.graph.initializer}
         return InferBackendRep(infer, [value.name for value in model.graph.input if value.name not in weights])
 
@@ -79,7 +79,7 @@ class InferBackend(Backend):  # type: ignore[misc]
     def supports_device(cls, device: str) -> bool:
         """`"CPU"`, `"CUDA"` or `"CUDA:1"`: whether the runtime, as it is installed, has a device of that kind."""
         try:
-            kind = _device(device).kind
+            kind = Device.parse(device.lower()).kind
         except DeviceUnavailableError:
             return False
         return kind in _device_kinds(cls.name)
@@ -103,7 +103,3 @@ def backend_for(name: str, **options: Any) -> type[InferBackend]:
 @functools.cache  # the suite asks once a case
 def _device_kinds(name: str) -> frozenset[str]:
     return frozenset(Device.parse(device).kind for device in backend_class(name).declaration.probe().devices)
-
-
-def _device(name: str) -> Device:
-    return Device.parse(name.lower())

@@ -113,10 +113,9 @@ def test_device_memory_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
         if not nvml:
             monkeypatch.setattr(driver, "used_bytes", lambda index: None)
         watch = driver.DeviceMemory(0)
-        watch.begin()
-        block = infersdk.Tensor((1 << 30,), "uint8", "cuda:0")
-        block.device_ptr(read=False, write=True)
-        watch.end()
+        with watch:
+            block = infersdk.Tensor((1 << 30,), "uint8", "cuda:0")
+            block.device_ptr(read=False, write=True)
         block.close()
         assert watch.peak is not None
         assert watch.peak == pytest.approx(1 << 30, rel=0.3)

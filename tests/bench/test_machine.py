@@ -17,7 +17,7 @@ import pytest
 import infersdk
 from infersdk.bench import energy, nvidia
 from infersdk.bench.energy import NOT_MEASURABLE, EnergyMeter, Watch, _rapl, open_meter
-from infersdk.bench.machine import Load, contention, describe_machine, peak_resident_bytes, resident_bytes
+from infersdk.bench.machine import contention, counters, describe_machine, growth, peak_resident_bytes, resident_bytes
 from infersdk.core.processors import available_processors
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ def _spin(seconds: float) -> None:
 
 def test_work_of_another_process_is_seen_and_our_own_is_not() -> None:
     other = multiprocessing.get_context("fork").Process(target=_spin, args=(0.6,))
-    load = Load()
+    before = counters()
     other.start()
     time.sleep(0.5)
-    seen = contention([load.since()])
+    seen = contention([growth(before)])
     other.kill()
     other.join()
     assert seen is not None
@@ -63,9 +63,9 @@ def test_work_of_another_process_is_seen_and_our_own_is_not() -> None:
     assert seen.others > 0.3 * share  # a whole processor, unless the machine is busy
     if seen.others > 0.05:
         assert seen.disturbed
-    load, used = Load(), time.process_time()
+    before, used = counters(), time.process_time()
     _spin(0.5)
-    mine, used = contention([load.since()]), time.process_time() - used
+    mine, used = contention([growth(before)]), time.process_time() - used
     # Our time is not in it, however little the machine gave us: with us on it, others cannot have filled it.
     assert mine.others <= 1 - 0.8 * used / mine.seconds * share + 0.02  # the kernel counts in ticks of 10 ms
 
@@ -170,8 +170,8 @@ def test_nvml_is_asked_for_where_it_is_missing() -> None:
         assert nvidia.used_bytes(0) is None
         assert nvidia.free_share(0) == 1.0
         watch = nvidia.DeviceMemory(0)
-        watch.begin()
-        watch.end()
+        with watch:
+            pass
         assert watch.peak is None
         with pytest.raises(OSError, match=r"libcuda|cuInit|cuDeviceGet"):
             nvidia.pci_address(0)
@@ -184,18 +184,17 @@ def test_device_memory_is_of_our_own_steps_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(nvidia, "process_bytes", lambda index: None)
     watch = nvidia.DeviceMemory(0)
     for taken, by_others in ((700, 3000), (200, -4000), (-300, 0)):
-        watch.begin()
-        used += taken
-        watch.end()
+        with watch:
+            used += taken
         used += by_others
     assert watch.peak == 900
     assert "more of the GPU was in use" in watch.source
     monkeypatch.setattr(nvidia, "process_bytes", lambda index: 850)  # the driver tells after all: that goes before
-    watch.begin()
-    watch.end()
+    with watch:
+        pass
     assert watch.peak == 850
     assert watch.source.startswith("NVML: this process")
     monkeypatch.setattr(nvidia, "process_bytes", lambda index: None)
-    watch.begin()
-    watch.end()
+    with watch:
+        pass
     assert watch.peak == 850

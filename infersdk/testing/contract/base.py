@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,9 +19,14 @@ from infersdk.testing.models import contract_model
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    Arrays = dict[str, npt.NDArray[Any]]
+#: The fixtures `model` and `reference`.
+MakeModel: TypeAlias = Callable[[str], Path]
+RunReference: TypeAlias = "Callable[..., dict[str, npt.NDArray[Any]]]"
 
-__all__ = ["ContractBase"]
+__all__ = ["ContractBase", "MakeModel", "RunReference"]
+
+#: The prepared models by name, which the tests of a class share.
+_MODELS: defaultdict[type, dict[str, Path]] = defaultdict(dict)
 
 
 class ContractBase:
@@ -73,34 +80,30 @@ class ContractBase:
     # ---- tools for the tests here and in subclasses ----
 
     @pytest.fixture
-    def model(self, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    def model(self, tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
         """Makes a model of this file by its name, once for the class, and prepares it."""
         pytest.importorskip("onnx")
-        made = _of_class(type(self), "models")
+        made = _MODELS[type(self)]
 
         def path(name: str) -> Path:
             if name not in made:
                 file = tmp_path_factory.mktemp("contract") / f"{name}.onnx"
                 file.write_bytes(contract_model(name, "batch" if self.dynamic_batch else 1))
-                made[name] = self.prepare(file)
-            return Path(made[name])
+                made[name] = Path(self.prepare(file))
+            return made[name]
 
         return path
 
     @pytest.fixture
-    def reference(self) -> Callable[..., Arrays]:
+    def reference(self) -> RunReference:
         """Runs a model of this file on ONNX Runtime: `reference("net", x=array)`."""
         pytest.importorskip("onnx")
-        ort = pytest.importorskip("onnxruntime")
-        sessions = _of_class(type(self), "sessions")
+        pytest.importorskip("onnxruntime")
 
-        def run(name: str, **inputs: npt.NDArray[Any]) -> Arrays:
-            if name not in sessions:
-                quiet = ort.SessionOptions()
-                quiet.log_severity_level = 4
-                sessions[name] = ort.InferenceSession(contract_model(name), quiet, providers=["CPUExecutionProvider"])
-            names = [output.name for output in sessions[name].get_outputs()]
-            return dict(zip(names, sessions[name].run(names, inputs), strict=True))
+        def run(name: str, **inputs: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+            session = _reference_session(name)
+            names = [output.name for output in session.get_outputs()]
+            return dict(zip(names, session.run(names, inputs), strict=True))
 
         return run
 
@@ -110,7 +113,7 @@ class ContractBase:
         return infersdk.load(path, self.backend, **asked)
 
     @pytest.fixture
-    def net(self, model: Callable[[str], Path]) -> Iterator[Infer]:
+    def net(self, model: MakeModel) -> Iterator[Infer]:
         """The small network, with memory for `max_batch`."""
         with self.load(model("net"), max_batch=self._batches[-1]) as infer:
             yield infer
@@ -144,10 +147,10 @@ class ContractBase:
         return device if device.startswith("cuda") else None
 
 
-def _of_class(kind: type[ContractBase], what: str) -> dict[str, Any]:
-    """A dict shared by the tests of one class."""
-    name = f"_contract_{what}"
-    if name not in vars(kind):
-        setattr(kind, name, {})
-    shared: dict[str, Any] = vars(kind)[name]
-    return shared
+@functools.cache
+def _reference_session(name: str) -> Any:
+    import onnxruntime
+
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    return onnxruntime.InferenceSession(contract_model(name), quiet, providers=["CPUExecutionProvider"])

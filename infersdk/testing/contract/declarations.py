@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,10 +15,7 @@ from infersdk.core.target import PRECISIONS
 from infersdk.errors import ConfigError, MemoryLimitError, PrecisionUnavailableError
 from infersdk.loading.registry import backend_class
 
-from .base import ContractBase
-
-if TYPE_CHECKING:
-    from .base import Arrays
+from .base import ContractBase, MakeModel, RunReference
 
 __all__ = ["DeclarationContract"]
 
@@ -54,7 +49,7 @@ class DeclarationContract(ContractBase):
         assert info.version[:1].isdigit()
         assert info.devices
 
-    def test_specs_are_those_of_the_model(self, model: Callable[[str], Path]) -> None:
+    def test_specs_are_those_of_the_model(self, model: MakeModel) -> None:
         with self.load(model("two"), precision=None) as infer:
             inputs = {spec.name: spec.shape[1:] for spec in infer.input_specs}
             assert inputs == {"image": (3, 4, 6), "scale": (3, 1, 1)}
@@ -84,9 +79,7 @@ class DeclarationContract(ContractBase):
                 with pytest.raises(ConfigError, match=name):
                     convert({name: value}, kind, "options")
 
-    def test_a_memory_limit_is_kept_or_refused(
-        self, model: Callable[[str], Path], reference: Callable[..., Arrays]
-    ) -> None:
+    def test_a_memory_limit_is_kept_or_refused(self, model: MakeModel, reference: RunReference) -> None:
         path, x = model("net"), self.images(1)
         if self._memory is None or not backend_class(self.backend).declaration.options.has("memory_limit"):
             with pytest.raises(ConfigError, match="memory_limit='1GB'"):
@@ -109,7 +102,7 @@ class DeclarationContract(ContractBase):
 
     @pytest.mark.parametrize("precision", PRECISIONS)
     def test_gives_the_precision_asked_for_or_says_why_not(
-        self, precision: str, model: Callable[[str], Path], reference: Callable[..., Arrays]
+        self, precision: str, model: MakeModel, reference: RunReference
     ) -> None:
         x = self.images(1)
         want = reference("net", x=x)["y"]

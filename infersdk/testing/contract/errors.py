@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,10 +23,7 @@ from infersdk.errors import (
 )
 from infersdk.loading.registry import backend_class
 
-from .base import ContractBase
-
-if TYPE_CHECKING:
-    from .base import Arrays
+from .base import ContractBase, MakeModel, RunReference
 
 __all__ = ["ErrorContract"]
 
@@ -35,7 +31,7 @@ __all__ = ["ErrorContract"]
 class ErrorContract(ContractBase):
     """Each error states cause and remedy, and the model stays usable."""
 
-    def test_shape_error(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_shape_error(self, net: Infer, reference: RunReference) -> None:
         x = self.images(1)
         for shape in ((1, 3, 12, 9), (3, 12, 10), (1, 4, 12, 10), (1, 1, 3, 12, 10), ()):
             with pytest.raises(ShapeError) as caught:
@@ -49,21 +45,21 @@ class ErrorContract(ContractBase):
             net.forward()
         self.close_to(net(x)["y"], reference("net", x=x)["y"])
 
-    def test_batch_beyond_the_largest(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_batch_beyond_the_largest(self, net: Infer, reference: RunReference) -> None:
         self._needs_batch()
         with pytest.raises(ShapeError, match=f"batch of {self.max_batch + 1}.*max_batch={self.max_batch + 1}"):
             net(self.images(self.max_batch + 1))
         x = self.images(self.max_batch)
         self.close_to(net(x)["y"], reference("net", x=x)["y"])
 
-    def test_dtype_error(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_dtype_error(self, net: Infer, reference: RunReference) -> None:
         x = self.images(1)
         for dtype in ("float64", "uint8", "int64"):
             with pytest.raises(DTypeError, match=rf"'x' takes float32, not {dtype}.*astype\('float32'\)"):
                 net(x.astype(dtype))
         self.close_to(net(x)["y"], reference("net", x=x)["y"])
 
-    def test_input_name_error(self, model: Callable[[str], Path]) -> None:
+    def test_input_name_error(self, model: MakeModel) -> None:
         image, scale = np.ones((1, 3, 4, 6), np.float32), np.ones((1, 3, 1, 1), np.float32)
         with self.load(model("two"), precision=None) as infer:
             with pytest.raises(InputNameError, match=r"'img'.*'image', 'scale'"):
@@ -74,7 +70,7 @@ class ErrorContract(ContractBase):
                 infer(image)
             np.testing.assert_array_equal(infer({"image": image, "scale": scale})["scaled"], image)
 
-    def test_closed_error(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
+    def test_closed_error(self, model: MakeModel, reference: RunReference) -> None:
         x = self.images(1)
         infer = self.load(model("net"))
         infer(x)
@@ -98,7 +94,7 @@ class ErrorContract(ContractBase):
         with pytest.raises(ClosedError):
             again(x)
 
-    def test_model_not_found(self, model: Callable[[str], Path]) -> None:
+    def test_model_not_found(self, model: MakeModel) -> None:
         missing = model("net").with_name(f"missing{model('net').suffix}")
         with pytest.raises(FileNotFoundError) as reason:
             missing.stat()
@@ -107,7 +103,7 @@ class ErrorContract(ContractBase):
 
     @pytest.mark.parametrize("content", ["empty", "text", "noise", "cut off", "folder"])
     def test_model_format(
-        self, content: str, model: Callable[[str], Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+        self, content: str, model: MakeModel, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         whole = model("net")
         file = tmp_path / f"model{whole.suffix}"
@@ -126,7 +122,7 @@ class ErrorContract(ContractBase):
         assert tuple(capfd.readouterr()) == ("", "")
         self.load(whole).close()
 
-    def test_device_unavailable(self, model: Callable[[str], Path]) -> None:
+    def test_device_unavailable(self, model: MakeModel) -> None:
         there = backend_class(self.backend).declaration.probe().devices
         for device in ("abacus", "abacus:3", "cpu:7"):
             with pytest.raises(DeviceUnavailableError) as caught:
@@ -137,19 +133,19 @@ class ErrorContract(ContractBase):
             self.load(model("net"), device="no device!")
         self.load(model("net")).close()
 
-    def test_unknown_option(self, model: Callable[[str], Path]) -> None:
+    def test_unknown_option(self, model: MakeModel) -> None:
         name, value = self.unknown_option
         with pytest.raises(ConfigError, match=rf"{self.backend}.*{name}.*Known are"):
             self.load(model("net"), **{name: value})
 
-    def test_unknown_precision_and_batch(self, model: Callable[[str], Path]) -> None:
+    def test_unknown_precision_and_batch(self, model: MakeModel) -> None:
         with pytest.raises(ConfigError, match=r"'fp13'.*fp32"):
             self.load(model("net"), precision="fp13")
         for batch in (0, -1, True, 1.5):
             with pytest.raises(ConfigError, match=f"max_batch.*{batch}"):
                 self.load(model("net"), max_batch=batch)
 
-    def test_inference_error(self, model: Callable[[str], Path]) -> None:
+    def test_inference_error(self, model: MakeModel) -> None:
         self._needs_data_dependent()
         x = np.arange(6, dtype=np.float32)
         with self.load(model("reshape"), precision=None) as infer:

@@ -6,10 +6,8 @@ import contextlib
 import gc
 import os
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,10 +18,7 @@ from infersdk.bench.machine import resident_bytes
 from infersdk.core.stream import device_info
 from infersdk.errors import ClosedError, InUseError, ModelFormatError
 
-from .base import ContractBase
-
-if TYPE_CHECKING:
-    from .base import Arrays
+from .base import ContractBase, MakeModel, RunReference
 
 __all__ = ["LifeContract", "device_memory_used", "resident_bytes"]
 
@@ -31,7 +26,7 @@ __all__ = ["LifeContract", "device_memory_used", "resident_bytes"]
 class LifeContract(ContractBase):
     """Clones never mix, close() frees everything, nothing leaks."""
 
-    def test_context_manager(self, model: Callable[[str], Path]) -> None:
+    def test_context_manager(self, model: MakeModel) -> None:
         with self.load(model("net")) as infer:
             infer.forward()
         with pytest.raises(ClosedError):
@@ -41,7 +36,7 @@ class LifeContract(ContractBase):
         with pytest.raises(ClosedError):
             infer.forward()
 
-    def test_clones_outlive_the_original(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
+    def test_clones_outlive_the_original(self, model: MakeModel, reference: RunReference) -> None:
         x = self.images(1)
         want = reference("net", x=x)["y"]
         infer = self.load(model("net"), max_batch=self._batches[-1])
@@ -112,7 +107,7 @@ class LifeContract(ContractBase):
             assert sum(pool.map(right, range(len(images))))
         np.testing.assert_allclose(net(images[1])["y"], want[1], rtol=0, atol=self.batch_atol)
 
-    def test_loading_and_closing_leaks_nothing(self, model: Callable[[str], Path]) -> None:
+    def test_loading_and_closing_leaks_nothing(self, model: MakeModel) -> None:
         path, x = model("wide"), np.ones((1, 512), np.float32)
 
         def cycle() -> None:
@@ -140,7 +135,7 @@ class LifeContract(ContractBase):
         if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) == 1:
             assert device_after - device < self.leak_bytes, f"{self.leak_cycles} cycles leak device memory"
 
-    def test_failing_to_load_leaks_nothing(self, model: Callable[[str], Path], tmp_path: Path) -> None:
+    def test_failing_to_load_leaks_nothing(self, model: MakeModel, tmp_path: Path) -> None:
         whole = model("wide")
         broken = tmp_path / f"broken{whole.suffix}"
         broken.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])

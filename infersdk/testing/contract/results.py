@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from .base import ContractBase
+from .base import ContractBase, MakeModel, RunReference
 
 if TYPE_CHECKING:
     from infersdk import Infer
-
-    from .base import Arrays
 
 __all__ = ["ResultContract"]
 
@@ -22,12 +18,12 @@ __all__ = ["ResultContract"]
 class ResultContract(ContractBase):
     """They agree with the reference, for each batch, type and shape."""
 
-    def test_agrees_with_the_reference(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_agrees_with_the_reference(self, net: Infer, reference: RunReference) -> None:
         for count in np.random.default_rng(3).permutation([*self._batches] * 3):  # in any order
             x = self.images(count, seed=int(count))
             self.close_to(net(x)["y"], reference("net", x=x)["y"])
 
-    def test_batch_without_a_limit(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
+    def test_batch_without_a_limit(self, model: MakeModel, reference: RunReference) -> None:
         self._needs_batch()
         with self.load(model("net")) as infer:
             if infer.max_batch is not None:
@@ -44,7 +40,7 @@ class ResultContract(ContractBase):
             batched = net(x[[*order]])["y"]
             np.testing.assert_allclose(batched, alone[[*order]], rtol=0, atol=self.batch_atol)
 
-    def test_several_inputs_and_outputs(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
+    def test_several_inputs_and_outputs(self, model: MakeModel, reference: RunReference) -> None:
         rng = np.random.default_rng(5)
         with self.load(model("two"), precision=None, max_batch=self._batches[-1]) as infer:
             for count in self._batches:
@@ -58,7 +54,7 @@ class ResultContract(ContractBase):
                     self.close_to(got[name], value)
 
     @pytest.mark.parametrize("dtype", ContractBase.dtypes)
-    def test_element_types(self, dtype: str, model: Callable[[str], Path]) -> None:
+    def test_element_types(self, dtype: str, model: MakeModel) -> None:
         if dtype not in self.dtypes:
             pytest.skip(f"{self.backend} does not take {dtype}")
         x = np.array([[0, 1, 1, 0, 1, 1, 1]], dtype)
@@ -68,7 +64,7 @@ class ResultContract(ContractBase):
             assert got.dtype == np.dtype(dtype)
             np.testing.assert_array_equal(got, ~x if dtype == "bool" else x + x)
 
-    def test_free_height_and_width(self, model: Callable[[str], Path], reference: Callable[..., Arrays]) -> None:
+    def test_free_height_and_width(self, model: MakeModel, reference: RunReference) -> None:
         if not self.dynamic_shape:
             pytest.skip(f"{self.backend} does not take models with free dimensions other than the batch")
         rng = np.random.default_rng(7)
@@ -77,9 +73,7 @@ class ResultContract(ContractBase):
                 x = rng.standard_normal((1, 3, height, width), dtype=np.float32)
                 self.close_to(infer(x)["y"], reference("any_size", x=x)["y"])
 
-    def test_shapes_that_depend_on_the_data(
-        self, model: Callable[[str], Path], reference: Callable[..., Arrays]
-    ) -> None:
+    def test_shapes_that_depend_on_the_data(self, model: MakeModel, reference: RunReference) -> None:
         self._needs_data_dependent()
         with self.load(model("nonzero"), precision=None) as infer:
             for row in ([0, 3, 0, 5], [0, 0, 0, 0], [1, 2, 3, 4], [0, 0, 0, 7]):

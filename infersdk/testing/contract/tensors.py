@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 
 from infersdk import Infer, Tensor
 from infersdk.errors import DTypeError, InputError, InputNameError, ShapeError
 
-from .base import ContractBase
-
-if TYPE_CHECKING:
-    from .base import Arrays
+from .base import ContractBase, MakeModel, RunReference
 
 __all__ = ["TensorContract"]
 
@@ -23,7 +16,7 @@ __all__ = ["TensorContract"]
 class TensorContract(ContractBase):
     """Bound tensors keep their memory, whatever owns it."""
 
-    def test_bound_tensors_stay_where_they_are(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_bound_tensors_stay_where_they_are(self, net: Infer, reference: RunReference) -> None:
         source, result = net.inputs["x"], net.outputs["y"]
         net(self.images(self._batches[-1]))
         addresses = [self._addresses(tensor) for tensor in (source, result)]
@@ -38,7 +31,7 @@ class TensorContract(ContractBase):
         """The addresses of its sides."""
         return (tensor.host_ptr(), *([tensor.device_ptr()] if self._memory else []))
 
-    def test_runs_on_what_the_bound_tensor_holds_now(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_runs_on_what_the_bound_tensor_holds_now(self, net: Infer, reference: RunReference) -> None:
         net(self.images(1, seed=1))
         x = self.images(1, seed=2)
         net.inputs["x"].numpy(writable=True)[:] = x
@@ -48,7 +41,7 @@ class TensorContract(ContractBase):
         self.close_to(after, reference("net", x=x)["y"])
         assert not np.array_equal(before, after)
 
-    def test_binds_the_users_own_tensors(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_binds_the_users_own_tensors(self, net: Infer, reference: RunReference) -> None:
         x, y = self.images(1), np.zeros(net(self.images(1))["y"].shape, np.float32)
         source, result = Tensor.wrap(x, self._memory), Tensor.wrap(y, self._memory)
         net.bind("x", source)
@@ -66,7 +59,7 @@ class TensorContract(ContractBase):
         np.testing.assert_array_equal(source.numpy(), x)
 
     def test_an_output_of_the_users_takes_what_the_runtime_allocates(
-        self, model: Callable[[str], Path], reference: Callable[..., Arrays]
+        self, model: MakeModel, reference: RunReference
     ) -> None:
         self._needs_data_dependent()
         buffer = np.zeros((2, 4), np.int64)
@@ -81,7 +74,7 @@ class TensorContract(ContractBase):
                     self.close_to(own.numpy(), reference("nonzero", x=x)["y"])
             np.testing.assert_array_equal(buffer, [[0, 0, 0, 0], [0, 1, 2, 3]])
 
-    def test_binds_an_array_that_is_read_only(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_binds_an_array_that_is_read_only(self, net: Infer, reference: RunReference) -> None:
         x = self.images(1)
         want = reference("net", x=x)["y"]
         kept = x.copy()
@@ -90,7 +83,7 @@ class TensorContract(ContractBase):
         self.close_to(net.forward()["y"].numpy(), want)
         np.testing.assert_array_equal(x, kept)
 
-    def test_binds_rows_of_a_larger_tensor(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_binds_rows_of_a_larger_tensor(self, net: Infer, reference: RunReference) -> None:
         self._needs_batch()
         x = self.images(self.max_batch)
         pool = Tensor(x.shape)
@@ -99,7 +92,7 @@ class TensorContract(ContractBase):
             net.bind("x", pool[start : start + 2])
             self.close_to(net.forward()["y"].numpy(), reference("net", x=x[start : start + 2])["y"])
 
-    def test_rows_of_a_tensor_that_moves(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_rows_of_a_tensor_that_moves(self, net: Infer, reference: RunReference) -> None:
         x = self.images(1)
         pool = Tensor(x.shape)
         net.bind("x", pool[:1])
@@ -107,14 +100,14 @@ class TensorContract(ContractBase):
         pool.resize((500, *x.shape[1:])).numpy(writable=True)[:1] = x
         self.close_to(net.forward()["y"].numpy(), reference("net", x=x)["y"])
 
-    def test_an_output_tensor_that_was_resized_is_put_right(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_an_output_tensor_that_was_resized_is_put_right(self, net: Infer, reference: RunReference) -> None:
         x = self.images(1)
         want = reference("net", x=x)["y"]
         net(x)
         net.outputs["y"].resize((64, *want.shape[1:]))  # so much larger that its memory moves
         self.close_to(net.forward()["y"].numpy(), want)
 
-    def test_refuses_to_bind_what_does_not_fit(self, net: Infer, reference: Callable[..., Arrays]) -> None:
+    def test_refuses_to_bind_what_does_not_fit(self, net: Infer, reference: RunReference) -> None:
         x = self.images(1)
         with pytest.raises(ShapeError, match=r"input 'x'.*\(1, 3, 12, 11\)"):
             net.bind("x", Tensor((1, 3, 12, 11)))

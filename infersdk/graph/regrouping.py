@@ -81,18 +81,11 @@ def _split_group(
 
 def resolve_target(target: npt.NDArray[Any], shape: Sequence[int], keeps_zero: bool) -> tuple[int, ...] | None:
     """The output shape of a Reshape with this target; None if the target does not fit."""
-    sizes = [int(entry) for entry in target]
-    for index, entry in enumerate(sizes):
-        if entry == 0 and keeps_zero:
-            if index >= len(shape):
-                return None
-            sizes[index] = shape[index]
-    if -1 in sizes:
-        rest = -prod(sizes)
-        if rest <= 0 or prod(shape) % rest:
-            return None
-        sizes[sizes.index(-1)] = prod(shape) // rest
-    return tuple(sizes) if prod(sizes) == prod(shape) else None
+    try:
+        sizes = [shape[index] if entry == 0 and keeps_zero else int(entry) for index, entry in enumerate(target)]
+        return np.broadcast_to(0, shape).reshape(sizes).shape  # copies no elements
+    except (IndexError, ValueError):
+        return None
 
 
 def level_limits(sizes: Sizes, before: int, after: int) -> dict[int, int]:

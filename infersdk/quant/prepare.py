@@ -42,8 +42,8 @@ def prepare(path: str | os.PathLike[str]) -> ir.Model:
     infer_shapes(model)
     FoldSpaceToDepth().apply(model)  # ONNX Runtime would write the Slices as another operator
     prepared = _folded(model, path)
-    if apply_passes(prepared, [NameNodes(), StaticReshapes()]):
-        infer_shapes(prepared)
+    apply_passes(prepared, [NameNodes(), StaticReshapes()])
+    infer_shapes(prepared)
     return prepared
 
 
@@ -75,5 +75,4 @@ def _folded(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
     from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
     RemoveUnusedOpsetsPass()(prepared)
-    infer_shapes(prepared)
     return prepared

@@ -95,7 +95,7 @@ def convert(
     if python is not None and kind.key in ("pnnx", "torch-module"):
         raise ConfigError(f"python={python!r} is for files of frameworks; {kind.title} is converted in this process")
     request = Request(
-        source, module, shapes_of(shapes), inputs, outputs, argument("python", python),
+        source, module, shapes_of(shapes), tuple(inputs), tuple(outputs), argument("python", python),
         argument("check", check), samples_by_name(samples),
     )  # fmt: skip
     require_onnx("converting a model")

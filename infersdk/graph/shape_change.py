@@ -222,7 +222,7 @@ class ShapeChange:
             return
         keeps_zero = not node.attributes.get_int("allowzero", 0)
         try:
-            wanted = regroup(*shapes, [int(size or 0) for size in result], self._sizes, free_batch=self._free)
+            wanted = regroup(*shapes, [int(size or 0) for size in result], self._sizes)
         except ValueError as error:
             if self._constant(node.inputs[1]) is None and resolve_target(target, shapes[1], keeps_zero):
                 return  # the target is computed from the size

@@ -58,11 +58,8 @@ class BatchRows:
 
     def __init__(self, old: ShapeTrace, new: ShapeTrace, batch: tuple[int, int]) -> None:
         self._old, self._new, self._batch = old, new, batch
-        self._axes: dict[ir.Value, int] = {}
+        self._axes = {value: axis for value in new.shapes if (axis := self._axis_of(value)) is not None}
         self._sizes: set[ir.Value] = set()
-        for value in new.shapes:
-            if (axis := self._axis_of(value)) is not None:
-                self._axes[value] = axis
 
     def step(self, node: ir.Node) -> str | None:
         """Follows a node after the traces; returns the reason if it may mix images, else None."""
@@ -146,11 +143,6 @@ Check = Callable[[_Call], "str | None"]
 # ---- rules: each returns a reason, or None if the operator keeps the images apart ----
 
 
-def _moved(call: _Call) -> str | None:
-    """The operator moves whole axes."""
-    return None
-
-
 def _aligned(call: _Call) -> str | None:
     """The batch keeps its size and its place, counted from the last axis."""
     if call.result is None:
@@ -199,13 +191,12 @@ def _reduced(call: _Call) -> Iterable[Any] | None:
 def _softmax(call: _Call) -> Iterable[Any]:
     if call.opset >= 13:
         return [call.attributes.get_int("axis", -1)]
-    rank = len(call.input())  # older versions compute over all axes from this one
-    return range(call.attributes.get_int("axis", 1) % rank, rank)
+    return _from_axis(call, 1)
 
 
-def _normalized(call: _Call) -> Iterable[Any]:
+def _from_axis(call: _Call, default: int) -> Iterable[Any]:
     rank = len(call.input())
-    return range(call.attributes.get_int("axis", -1) % rank, rank)
+    return range(call.attributes.get_int("axis", default) % rank, rank)
 
 
 def _padded(call: _Call) -> Iterable[Any] | None:
@@ -320,13 +311,13 @@ _RULES: dict[str, tuple[tuple[int, ...], Check]] = {
     ),
     "GridSample": ((0, 1), _first), "DeformConv": ((0, 2, 4), _first),
     **dict.fromkeys(("Flatten", "Reshape", "Squeeze", "Unsqueeze"), ((0,), _regrouped)),
-    **dict.fromkeys(("OneHot", "Transpose"), ((0,), _moved)),
+    **dict.fromkeys(("OneHot", "Transpose"), ((0,), lambda call: None)),
     **dict.fromkeys(
         ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
          "ReduceProd", "ReduceSum", "ReduceSumSquare"), ((0,), _along(_reduced))
     ),
     **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax"), ((0,), _along(_softmax))),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), ((0,), _along(_normalized))),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), ((0,), _along(lambda call: _from_axis(call, -1)))),
     **dict.fromkeys(("ArgMax", "ArgMin", "Split"), ((0,), _axis(0))),
     **dict.fromkeys(("LpNormalization", "TopK"), ((0,), _axis(-1))),
     "MeanVarianceNormalization": ((0,), _along(lambda call: call.attributes.get_ints("axes", (0, 2, 3)))),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,7 +70,6 @@ class GraphBuilder:
             self._constants[key] = made
         return made
 
-    def ints(self, *numbers: int | Iterable[int]) -> npt.NDArray[np.int64]:
+    def ints(self, *numbers: int) -> npt.NDArray[np.int64]:
         """An int64 array of sizes, axes or limits."""
-        flat = [n for number in numbers for n in (number if isinstance(number, Iterable) else [number])]
-        return np.asarray(flat, np.int64)
+        return np.asarray(numbers, np.int64)

@@ -311,26 +311,21 @@ def _lazy_tensor(tensor: ir.ExternalTensor, folder: Path | None, model: str) -> 
     dtype, shape, name = tensor.dtype, tensor.shape, tensor.name
 
     def read() -> ir.TensorProtocol:
-        content = _read_weights(_weights_path(folder, location, model), offset, nbytes, f"weight {name!r}")
+        path, what = _weights_path(folder, location, model), f"weight {name!r}"
+        with open_weights(path, what) as file:
+            size = file.seek(0, 2)
+            if offset < 0 or size < offset + nbytes:
+                raise ModelFormatError(
+                    f"{str(path)!r} has {size} bytes, and {what} ends at byte {offset + nbytes}; is it truncated?"
+                )
+            file.seek(offset)
+            content = file.read(nbytes)
+        if len(content) < nbytes:
+            raise ModelFormatError(f"{str(path)!r} became shorter while it was read")
         proto = onnx.TensorProto(name=name, data_type=int(dtype), dims=shape.numpy(), raw_data=content)
         return ir.serde.TensorProtoTensor(proto)
 
     return ir.LazyTensor(read, dtype, shape, cache=True, name=name)
-
-
-def _read_weights(path: Path, offset: int, nbytes: int, what: str) -> bytes:
-    """Reads a part of an external data file."""
-    with open_weights(path, what) as file:
-        size = file.seek(0, 2)
-        if offset < 0 or size < offset + nbytes:
-            raise ModelFormatError(
-                f"{str(path)!r} has {size} bytes, and {what} ends at byte {offset + nbytes}; is it truncated?"
-            )
-        file.seek(offset)
-        content = file.read(nbytes)
-    if len(content) < nbytes:
-        raise ModelFormatError(f"{str(path)!r} became shorter while it was read")
-    return content
 
 
 def tensor_array(tensor: Any, source: ModelSource) -> npt.NDArray[Any]:

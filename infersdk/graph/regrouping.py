@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Sizes", "level_limits", "regrid", "regroup", "resolve_target"]
 
 
-def regroup(
-    old: Sequence[int], new: Sequence[int], result: Sequence[int], sizes: Sizes, *, free_batch: bool
-) -> tuple[int, ...]:
+def regroup(old: Sequence[int], new: Sequence[int], result: Sequence[int], sizes: Sizes) -> tuple[int, ...]:
     """The new output shape of a Reshape.
 
     Input and output axes are matched in groups with equal numbers of elements. For [1, 255, 80, 80] and
@@ -32,7 +30,6 @@ def regroup(
         old, new: the old and new shape of its input.
         result: the old shape of its output.
         sizes: the sizes of the feature maps of the model.
-        free_batch: whether only the first axis changes.
 
     Raises:
         ValueError: the shape cannot be determined; the message gives the reason.
@@ -51,13 +48,11 @@ def regroup(
         if left != right:
             raise ValueError(f"it reshapes {list(old)} to {list(result)}")
         if tuple(old[start:i]) != tuple(new[start:i]):
-            wanted[first:j] = _split_group(old[start:i], new[start:i], result[first:j], sizes, free_batch)
+            wanted[first:j] = _split_group(old[start:i], new[start:i], result[first:j], sizes)
     return tuple(wanted)
 
 
-def _split_group(
-    old: Sequence[int], new: Sequence[int], result: Sequence[int], sizes: Sizes, free_batch: bool
-) -> Sequence[int]:
+def _split_group(old: Sequence[int], new: Sequence[int], result: Sequence[int], sizes: Sizes) -> Sequence[int]:
     """The new output axes of a group in which an input axis changes."""
     count = prod(new)
     if len(result) == 1:
@@ -72,8 +67,6 @@ def _split_group(
         for index, size in enumerate(result)
         if size in changes and prod(result) // size * changes[size] == count
     ]
-    if len(found) != 1 and free_batch and result[0] == old[0]:
-        found = [[new[0], *result[1:]]]
     if len(found) != 1 or prod(found[0]) != count:
         raise ValueError(f"it reshapes {list(old)} to {list(result)}, and the result for {list(new)} is ambiguous")
     return found[0]
@@ -81,18 +74,11 @@ def _split_group(
 
 def resolve_target(target: npt.NDArray[Any], shape: Sequence[int], keeps_zero: bool) -> tuple[int, ...] | None:
     """The output shape of a Reshape with this target; None if the target does not fit."""
-    sizes = [int(entry) for entry in target]
-    for index, entry in enumerate(sizes):
-        if entry == 0 and keeps_zero:
-            if index >= len(shape):
-                return None
-            sizes[index] = shape[index]
-    if -1 in sizes:
-        rest = -prod(sizes)
-        if rest <= 0 or prod(shape) % rest:
-            return None
-        sizes[sizes.index(-1)] = prod(shape) // rest
-    return tuple(sizes) if prod(sizes) == prod(shape) else None
+    try:
+        sizes = [shape[index] if entry == 0 and keeps_zero else int(entry) for index, entry in enumerate(target)]
+        return np.broadcast_to(0, shape).reshape(sizes).shape  # copies no elements
+    except (IndexError, ValueError):
+        return None
 
 
 def level_limits(sizes: Sizes, before: int, after: int) -> dict[int, int]:

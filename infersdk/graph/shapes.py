@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from .types import RANDOM, element_types, inner_graphs, signature
+from .types import RANDOM, element_types, inner_graphs, parameter_at, schema_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,9 +56,9 @@ def _sequences(model: ir.Model) -> set[ir.Value]:
 
     result = {value for value in model.graph.inputs if not isinstance(value.type, ir.TensorType)}
     for node in model.graph.all_nodes():
-        known = signature(node, model.graph.opset_imports)
+        schema = schema_of(node, model.graph.opset_imports)
         for index, output in enumerate(node.outputs):
-            if known is None or (parameter := known.output(index)) is None:
+            if schema is None or (parameter := parameter_at(schema.outputs, index)) is None:
                 continue
             kinds = {kind.partition("(")[0] for kind in parameter.types}
             if "tensor" not in kinds or (len(kinds) > 1 and not result.isdisjoint(node.inputs)):
@@ -183,8 +183,8 @@ class ShapeTrace:
         import onnx
         import onnx_ir as ir
 
-        known = signature(node, self._model.graph.opset_imports)
-        if known is None or any(value is not None and value not in self.types for value in node.inputs):
+        schema = schema_of(node, self._model.graph.opset_imports)
+        if schema is None or any(value is not None and value not in self.types for value in node.inputs):
             return
         kinds, data = {}, {}
         for value in node.inputs:
@@ -195,7 +195,7 @@ class ShapeTrace:
         opsets = [onnx.helper.make_opsetid(d, v) for d, v in self._model.graph.opset_imports.items()]
         try:
             results = onnx.shape_inference.infer_node_outputs(
-                known.schema,
+                schema,
                 ir.to_proto(node),
                 kinds,
                 data,

@@ -139,7 +139,7 @@ class SizeFreeing(ShapeChange):
 
     def _levels(self, build: GraphBuilder, array: npt.NDArray[Any], axis: int, levels: Sequence[Size]) -> ir.Value:
         """Slices `array`, with the cells of all levels along `axis`."""
-        flat = build.ints(array.shape[:axis], -1, array.shape[axis + 1 :])
+        flat = build.ints(*array.shape[:axis], -1, *array.shape[axis + 1 :])
         parts = []
         for (rows, columns), part in zip(
             levels, np.split(array, np.cumsum([prod(level) for level in levels])[:-1], axis=axis), strict=True

@@ -6,16 +6,15 @@ assumed to be that of their first floating-point input.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .weights import constant_tensor
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["RANDOM", "Signature", "element_types", "inner_graphs", "read_values", "signature"]
+__all__ = ["RANDOM", "element_types", "inner_graphs", "parameter_at", "read_values", "schema_of"]
 
 #: Operators with random results.
 RANDOM = frozenset(
@@ -29,43 +28,21 @@ _OTHER_RESULTS = {
 }  # fmt: skip
 
 
-class Signature(NamedTuple):
-    """The schema (`onnx.defs.OpSchema`) of an operator and its parameters. A variadic last one repeats."""
-
-    schema: Any
-    inputs: tuple[Any, ...]
-    outputs: tuple[Any, ...]
-
-    def input(self, index: int) -> Any:
-        """The parameter of an input; None if there is no such input."""
-        return _at(self.inputs, index)
-
-    def output(self, index: int) -> Any:
-        return _at(self.outputs, index)
-
-
-def _at(parameters: tuple[Any, ...], index: int) -> Any:
-    if index < len(parameters):
-        return parameters[index]
-    return parameters[-1] if parameters and parameters[-1].option.name == "Variadic" else None
-
-
-def signature(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
-    """The signature of the operator of a node; None if it has no schema."""
-    # Schemas of other domains may be registered and deregistered at run time, and are not cached.
-    find = _signature if node.domain in ("", "ai.onnx.ml") else _signature.__wrapped__
-    return find(node.domain, node.op_type, opsets.get(node.domain, 1))
-
-
-@functools.cache
-def _signature(domain: str, operator: str, opset: int) -> Signature | None:
+def schema_of(node: ir.Node, opsets: Mapping[str, int]) -> Any:
+    """The schema (`onnx.defs.OpSchema`) of the operator of a node; None if it has none."""
     import onnx
 
     try:
-        schema = onnx.defs.get_schema(operator, opset, domain)
+        return onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
     except onnx.defs.SchemaError:
         return None
-    return Signature(schema, tuple(schema.inputs), tuple(schema.outputs))
+
+
+def parameter_at(parameters: Sequence[Any], index: int) -> Any:
+    """The parameter of an input or output of a schema; None if there is none. A variadic last one repeats."""
+    if index < len(parameters):
+        return parameters[index]
+    return parameters[-1] if parameters and parameters[-1].option.name == "Variadic" else None
 
 
 def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
@@ -155,14 +132,13 @@ def _result(
     if (kind := _from_attributes(node, index)) is not None:
         return kind
     inputs = [types.get(value) if value is not None else None for value in node.inputs]
-    known = signature(node, opsets)
-    if known is not None:
-        parameter = known.output(index)
+    if (schema := schema_of(node, opsets)) is not None:
+        parameter = parameter_at(schema.outputs, index)
         kinds = parameter.types if parameter is not None else ()
         if len(kinds) == 1 and (only := next(iter(kinds))).startswith("tensor("):
             return ir.DataType[only[7:-1].upper()]
         for position, kind in enumerate(inputs):
-            source = known.input(position)
+            source = parameter_at(schema.inputs, position)
             if kind is not None and None not in (source, parameter) and source.type_str == parameter.type_str:
                 return kind
         return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -165,27 +165,24 @@ def argument(name: str, value: Any) -> Any:
     Raises:
         ConfigError: it has another type, or it is out of range.
     """
-    result, wanted = value, ""
     if name in ("shapes", "samples"):
         return shapes_of(value) if name == "shapes" else samples_by_name(value)
+    result: Any = value.item() if isinstance(value, np.generic) else value
     if name in ("inputs", "outputs"):
         result = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
-        wanted = "" if all(isinstance(one, str) for one in result) else "names such as ['x:0']"
+        valid, wanted = all(isinstance(one, str) for one in result), "names such as ['x:0']"
     elif name in ("check", "free_batch"):
-        valid = isinstance(value, (bool, np.bool_))
-        result, wanted = (bool(value), "") if valid else (value, "True or False")
+        valid, wanted = isinstance(result, bool), "True or False"
     elif name == "tolerance":
-        wanted = "a number from 0"
-        if isinstance(value, Real) and not isinstance(value, bool):
-            with contextlib.suppress(OverflowError):  # of a large int
-                result = float(value)
-                wanted = "" if 0 <= result < float("inf") else wanted
-    elif name == "python" and value is not None:
+        number = isinstance(result, Real) and not isinstance(result, bool)
+        valid, wanted = number and 0 <= result <= sys.float_info.max, "a number from 0"
+    else:
         result = os.fspath(value) if isinstance(value, os.PathLike) else value
-        wanted = "" if isinstance(result, str) and result else "the path of a Python interpreter, or None"
-    if wanted:
+        valid = result is None or (isinstance(result, str) and result != "")
+        wanted = "the path of a Python interpreter, or None"
+    if not valid:
         raise ConfigError(f"{name} must be {wanted}, not {value!r}")
-    return result
+    return float(result) if name == "tolerance" else result
 
 
 @dataclass(frozen=True)

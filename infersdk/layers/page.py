@@ -143,7 +143,7 @@ def _flame(report: LayerReport, side: LayerSide, number: int) -> Any:
             path = (*path[:-1], path[-1] + "'")
         seconds[path] = spent
         tips[path] = _tip(report, row, side, number)
-    total, tree = sum(seconds.values()), dict(_tree(seconds))
+    total, tree = sum(seconds.values()), _tree(seconds)
     longest = max(seconds.values())
     rows = [
         {
@@ -159,13 +159,13 @@ def _flame(report: LayerReport, side: LayerSide, number: int) -> Any:
     return draw("flame", {"tree": rows}, height=_BAND * depth)
 
 
-def _tree(seconds: dict[tuple[str, ...], float]) -> Iterator[tuple[tuple[str, ...], float]]:
+def _tree(seconds: dict[tuple[str, ...], float]) -> dict[tuple[str, ...], float]:
     """Each path and its parents, with the sums of their times."""
     sums: dict[tuple[str, ...], float] = {}
     for path, spent in seconds.items():
         for end in range(len(path) + 1):
             sums[path[:end]] = sums.get(path[:end], 0.0) + spent
-    yield from sums.items()
+    return sums
 
 
 # ---- the table ----

@@ -19,8 +19,6 @@ __all__ = ["BINS", "LEVELS", "ChannelRanges", "Histogram", "entropy_threshold"]
 BINS = 8192
 #: The number of magnitudes of signed 8-bit codes.
 LEVELS = 128
-#: The entropy search merges bins until there are no more than twice as many.
-_ENTROPY_BINS = 2048
 
 _FLOATS, _COUNTS = ffi.typeof("float[]"), ffi.typeof("int64_t[]")
 _RANGE = np.dtype(
@@ -169,12 +167,9 @@ class Histogram:
         filled = np.flatnonzero(counts)
         if not filled.size:
             raise InputError(f"the histogram is empty: all of its {len(self.counts)} bins are 0")
-        width, used = self.width, int(filled[-1]) + 1
-        while used > 2 * _ENTROPY_BINS:
-            counts, width, used = counts.reshape(-1, 2).sum(1), 2 * width, -(-used // 2)
-        counts = counts[: max(used, LEVELS + 1)]
-        best, _ = entropy_threshold(counts)
-        return min((best + 0.5) * width, used * width)
+        used = int(filled[-1]) + 1
+        best, _ = entropy_threshold(counts[: max(used, LEVELS + 1)])
+        return min((best + 0.5) * self.width, used * self.width)
 
     def percentile(self, percent: float) -> tuple[float, float]:
         """(low, high), with (100 - percent) % of the values beyond each, rounded to edges of bins."""

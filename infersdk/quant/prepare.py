@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import BackendUnavailableError, ModelFormatError, UnsupportedModelError
+from ..errors import BackendUnavailableError, UnsupportedModelError
 from ..graph.files import read_model, write_large
 from ..graph.passes import FoldSpaceToDepth, NameNodes, StaticReshapes, apply_passes
 from ..graph.passes.set_opset import at_least_opset
@@ -42,8 +42,8 @@ def prepare(path: str | os.PathLike[str]) -> ir.Model:
     infer_shapes(model)
     FoldSpaceToDepth().apply(model)  # ONNX Runtime would write the Slices as another operator
     prepared = _folded(model, path)
-    if apply_passes(prepared, [NameNodes(), StaticReshapes()]):
-        infer_shapes(prepared)
+    apply_passes(prepared, [NameNodes(), StaticReshapes()])
+    infer_shapes(prepared)
     return prepared
 
 
@@ -66,16 +66,13 @@ def _folded(model: ir.Model, path: str | os.PathLike[str]) -> ir.Model:
             options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "prepared.data")
         try:
             onnxruntime.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
-            prepared = read_model(target)
-        except ModelFormatError:
-            raise
         except Exception as error:  # the runtime has no root of its own exceptions
             raise UnsupportedModelError(f"{str(path)!r} cannot be prepared for quantisation: {error}") from None
+        prepared = read_model(target)
         for value in prepared.graph.initializers.values():
             if value.const_value is not None:
                 value.const_value.numpy()  # reads a separate file of weights, and keeps them
     from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
     RemoveUnusedOpsetsPass()(prepared)
-    infer_shapes(prepared)
     return prepared

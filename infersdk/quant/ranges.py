@@ -151,17 +151,13 @@ def function_behind(value: ir.Value) -> Function | None:
     kinds = [node.op_type for node in uses]
     if kinds == ["Mul", "Sigmoid"]:
         product, gate = uses
-        return _silu if set(product.inputs) == {value, gate.outputs[0]} else None
+        return (lambda x: x * _sigmoid(x)) if set(product.inputs) == {value, gate.outputs[0]} else None
     if len(uses) != 1:
         return None
     if kinds == ["LeakyRelu"]:
         slope = uses[0].attributes.get_float("alpha", 0.01)
-        return lambda x: np.asarray(np.where(x < 0, slope * x, x))
-    return {"Relu": _relu, "Sigmoid": _sigmoid, "HardSwish": _hard_swish}.get(kinds[0])
-
-
-def _relu(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.asarray(np.maximum(x, 0))
+        return lambda x: np.where(x < 0, slope * x, x)
+    return _FUNCTIONS.get(kinds[0])
 
 
 def _sigmoid(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -169,9 +165,6 @@ def _sigmoid(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return result
 
 
-def _silu(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.asarray(x * _sigmoid(x))
-
-
-def _hard_swish(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.asarray(x * np.clip(x / 6 + 0.5, 0, 1))
+_FUNCTIONS: dict[str, Function] = {
+    "Relu": lambda x: np.maximum(x, 0), "Sigmoid": _sigmoid, "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+}  # fmt: skip

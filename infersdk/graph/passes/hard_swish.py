@@ -42,10 +42,10 @@ class HardSwish(Pass):
         from onnx_ir.passes.common import RemoveUnusedNodesPass
 
         graph = model.graph
-        clips = [node for node in graph if _clips_a_sum(node)]
-        if any(value is not None and value.shape is None for node in clips for value in node.inputs[:1]):
+        clips = [(node, add) for node in graph if (add := _clipped_sum(node)) is not None]
+        if any(add.outputs[0].shape is None for _, add in clips):
             infer_shapes(model)
-        replaced = [_rewrite(graph, clip) for clip in clips]
+        replaced = [_rewrite(graph, clip, add) for clip, add in clips]
         if not any(replaced):
             return False
         fold_factors(graph)
@@ -53,34 +53,32 @@ class HardSwish(Pass):
         return True
 
 
-def _clips_a_sum(node: ir.Node) -> bool:
-    """Whether a node clips the result of an Add to 0 and 6."""
+def _clipped_sum(node: ir.Node) -> ir.Node | None:
+    """The Add whose result a node clips to 0 and 6; None for other nodes."""
     if node.op_type != "Clip" or node.domain or node.inputs[0] is None:
-        return False
-    maker = node.inputs[0].producer()
-    if maker is None or maker.op_type != "Add" or maker.domain:
-        return False
+        return None
+    add = node.inputs[0].producer()
+    if add is None or add.op_type != "Add" or add.domain:
+        return None
     if len(node.inputs) < 3:  # opsets before 11 have attributes
         low, high = (node.attributes.get_float(name, None) for name in ("min", "max"))
     else:
         arrays = [constant_of(value) for value in node.inputs[1:3]]
         low, high = (None if one is None or one.size != 1 else float(one.item()) for one in arrays)
-    return low is not None and high is not None and abs(low) < _TOLERANCE and abs(high - 6) < _TOLERANCE
+    if low is None or high is None:
+        return None
+    return add if abs(low) < _TOLERANCE and abs(high - 6) < _TOLERANCE else None
 
 
-def _rewrite(graph: ir.Graph, clip: ir.Node) -> bool:
+def _rewrite(graph: ir.Graph, clip: ir.Node, add: ir.Node) -> bool:
     """Replaces the operators around a Clip if they compute hard sigmoid or hard swish; returns whether they do."""
     from onnx_ir.convenience import replace_nodes_and_values
 
-    add = clip.inputs[0].producer() if clip.inputs[0] is not None else None
-    source = _other_operand(add, 3.0, None) if add is not None else None
-    if source is None:
+    if (source := _other_operand(add, 3.0, None)) is None:
         return False
     last, swish = _sixth_of(graph, clip.outputs[0], source), False  # clip(x + 3, 0, 6) / 6
-    if last is None:
-        product = only_user(graph, clip.outputs[0])
-        if product is None or product.op_type != "Mul" or product.domain or source not in product.inputs:
-            return False
+    product = only_user(graph, clip.outputs[0])
+    if product is not None and product.op_type == "Mul" and not product.domain and source in product.inputs:
         last, swish = _sixth_of(graph, product.outputs[0], source), True
     if last is None:
         return False

@@ -78,7 +78,7 @@ class ImageIn(Pass):
             size = build.ints(*(int(fixed(dim) or 0) for dim in dims[rows : rows + 2]))
             pixels = (_letterbox if self.resize == "letterbox" else _stretch)(build, pixels, size, self.pad)
         if self.bgr:
-            pixels = build("Gather", pixels, build.ints(range((channels or 0) - 1, -1, -1)), axis=1)
+            pixels = build("Gather", pixels, build.ints(*reversed(range(channels or 0))), axis=1)
         pixels = self._normalise(build, pixels)
         if rows == 1:
             pixels = build("Transpose", pixels, perm=[0, 2, 3, 1])

@@ -44,7 +44,7 @@ class StaticReshapes(Pass):
         result = list(computed_targets(model))
         build = GraphBuilder(model.graph)
         for node, target in result:
-            node.replace_input_with(1, build.constant(build.ints(target), f"{node.outputs[0].name}_target"))
+            node.replace_input_with(1, build.constant(build.ints(*target), f"{node.outputs[0].name}_target"))
         if result:
             RemoveUnusedNodesPass()(model)
         return bool(result)

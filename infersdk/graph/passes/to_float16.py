@@ -23,7 +23,7 @@ from ...errors import ConfigError, UnsupportedModelError, nearest
 from ..index_arithmetic import index_nodes
 from ..parts import inline_functions
 from ..precision import is_quantized, precision_of
-from ..types import element_types, inner_graphs, signature
+from ..types import element_types, inner_graphs, parameter_at, schema_of
 from ..weights import free_name, taken_names
 from ._sizes import lift_constants
 from .base import Pass
@@ -140,13 +140,13 @@ def _has_float16_form(node: ir.Node, types: Mapping[ir.Value, ir.DataType], opse
         return False  # a sequence, an optional value, or of unknown type
     if full not in (kind for _, kind in inputs) and full not in (types.get(output) for output in node.outputs):
         return False
-    known = signature(node, opsets)
-    if known is None:
+    schema = schema_of(node, opsets)
+    if schema is None:
         return node.op_type in _RUNTIME_OPERATORS
-    parameters = [known.input(index) for index, kind in inputs if kind == full]
+    parameters = [parameter_at(schema.inputs, index) for index, kind in inputs if kind == full]
     parameters = [one for one in parameters if one is None or one.type_str != _FLOAT]
     if types.get(node.outputs[0]) == full:
-        parameters.append(known.output(0))
+        parameters.append(parameter_at(schema.outputs, 0))
     return bool(parameters) and all(map(_allows_half, parameters))
 
 
@@ -205,9 +205,9 @@ class _Conversion:
                 value.const_value = self._ir.tensor(round_to_float16(value.const_value.numpy()), name=value.name)
 
     def _retype_results(self, node: ir.Node) -> None:
-        known = signature(node, self._opsets)
+        schema = schema_of(node, self._opsets)
         for index, output in enumerate(node.outputs):
-            if known is None or _allows_half(known.output(index)):
+            if schema is None or _allows_half(parameter_at(schema.outputs, index)):
                 self._retype(output)
         attributes = node.attributes
         if node.op_type == "Cast" and self._before.get(node.outputs[0]) == self._full:
@@ -224,8 +224,8 @@ class _Conversion:
             return None
         if node not in self._narrow:
             return self._full
-        known = signature(node, self._opsets)
-        parameter = known.input(index) if known is not None else None
+        schema = schema_of(node, self._opsets)
+        parameter = parameter_at(schema.inputs, index) if schema is not None else None
         return self._full if parameter is not None and parameter.type_str == _FLOAT else self._half
 
     def _as(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:

@@ -24,6 +24,7 @@ from .conversion import (
     InputShape,
     Reference,
     Request,
+    Sample,
     argument,
     samples_by_name,
     shapes_of,
@@ -129,7 +130,8 @@ def _converted(
     content, notes, check, unchecked = imported.model, list(imported.notes), None, ""
     reference = imported.reference if request.check else "not requested"
     if free_batch:
-        content = _with_free_batch(_exported(request, content), notes)
+        samples = () if isinstance(reference, str) else reference.samples
+        content = _with_free_batch(_exported(request, content), samples, notes)
     if isinstance(reference, str):
         unchecked = reference
     else:
@@ -191,18 +193,24 @@ def _importer(source: ModelSource, kind: FileFormat, installed: bool) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _with_free_batch(source: ModelSource, notes: list[str]) -> bytes:
+def _with_free_batch(source: ModelSource, samples: Sequence[Sample], notes: list[str]) -> bytes:
     """Frees the batch. If the graph does not allow this, adds a note and returns the model unchanged."""
     model, content = read_model(source), source.read()
     shapes = [list(value.shape) for value in model.graph.inputs if value.shape is not None]
     if not shapes or any(not shape or not isinstance(shape[0], int) for shape in shapes):
         return content
     try:
-        return model_bytes(model) if FreeBatch().apply(model) else content
+        if not FreeBatch().apply(model):
+            return content
+        free = model_bytes(model)
     except (UnsupportedModelError, ConfigError) as error:
         reason = str(error)
     except Exception as error:  # unexpected failures of the shape trace
         reason = f"its shapes cannot be traced ({type(error).__name__}: {error})"
+    else:
+        if not samples or _free_batch_agrees(content, free, samples):
+            return free
+        reason = "with another batch the images affect each other"
     notes.append(f"the batch stays at {shapes[0][0]}: {reason}")
     return content
 
@@ -250,3 +258,30 @@ def _run(infer: Infer, inputs: Sequence[Any]) -> dict[str, Any]:
     return infer(
         {spec.name: np.asarray(array, spec.dtype) for spec, array in zip(infer.input_specs, inputs, strict=True)}
     )
+
+
+def _free_batch_agrees(fixed: bytes, free: bytes, samples: Sequence[Sample]) -> bool:
+    """Whether a model with a free batch gives the same results for two samples at once as the fixed one for each.
+
+    True without ONNX Runtime, which compares them.
+    """
+    try:
+        with load(fixed, "onnxruntime") as one, load(free, "onnxruntime") as many:
+            if not all(spec.has_free_batch for spec in many.input_specs):
+                return False
+            first, second, *_ = [*samples, *samples]
+            alone = [list(_run(one, sample.inputs).values()) for sample in (first, second)]
+            pairs = zip(first.inputs, second.inputs, strict=True)
+            together = list(_run(many, [np.concatenate([a, b]) for a, b in pairs]).values())
+    except BackendUnavailableError:
+        return True
+    except (InferSDKError, ValueError):
+        return False
+    return all(_same(pair, both) for *pair, both in zip(*alone, together, strict=True))
+
+
+def _same(pair: Sequence[Any], both: Any) -> bool:
+    if any(np.ndim(one) == 0 for one in pair):
+        return False
+    whole = np.concatenate(pair)
+    return difference(whole, both, Tolerance(DEFAULT_TOLERANCE * max(1.0, _peak(whole)), 0.0, 2.0)).within

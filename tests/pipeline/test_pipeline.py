@@ -870,6 +870,33 @@ def test_a_model_without_a_batch_axis(tmp_path: Path) -> None:
             Pipeline(infer, max_batch=8)
 
 
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("capacity", [1, 2, 8])
+def test_a_model_with_a_row_for_each_object(tmp_path: Path, backend: str, capacity: int) -> None:
+    """Which row belongs to which request is unknown, also where there are as many."""
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip(backend)
+    import infersdk
+
+    for make in (onnx_models.found, onnx_models.nonzero):
+        with infersdk.load(make(tmp_path / "m.onnx"), backend) as infer, pytest.raises(UnsupportedModelError) as raised:
+            Pipeline(infer, max_batch=capacity)
+        assert "use max_batch" not in str(raised.value)
+
+
+@pytest.mark.parametrize("named", ["y_dim_0", None])
+def test_an_output_whose_batch_has_another_name(tmp_path: Path, named: str | None) -> None:
+    """Exporters give numbered names to the free dimensions of outputs."""
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip("onnxruntime")
+    import infersdk
+
+    path = onnx_models.identity(tmp_path / "m.onnx", ["batch", 4], declared=[named, 4])
+    with infersdk.load(path, "onnxruntime") as infer, Pipeline(infer, max_batch=2) as pipeline:
+        row = np.arange(4, dtype=np.float32)
+        np.testing.assert_array_equal(pipeline.submit(row).result(LONG)["y"], row)
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_larger_batch_than_the_model_was_loaded_for(tmp_path: Path, wrapped: bool) -> None:
     onnx_models = pytest.importorskip("onnx_models")

@@ -30,6 +30,7 @@ from infersdk.errors import (
     ConfigError,
     DeadlineExceeded,
     ForkError,
+    InferenceError,
     InputError,
     Overloaded,
     ShapeError,
@@ -172,6 +173,35 @@ def test_the_error_of_a_worker_is_in_no_cycle(model: Squares) -> None:
                 if FREE_THREADED:
                     pipeline.submit(2).result(LONG)
                 return error() is None
+
+            until(freed)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("method", ["run", "results", "move"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_error_of_a_run_is_in_no_cycle(
+    model: Squares, method: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: SquaresBuffer, *arguments: int) -> None:
+        self.running = False
+        raise InferenceError("the run failed")
+
+    for name in {method, "results" if method == "move" else method}:  # rows are moved after a failure
+        monkeypatch.setattr(SquaresBuffer, name, fails)
+    gc.collect()
+    gc.disable()
+    try:
+        with Pipeline(model, max_delay=0.2) as pipeline:
+            futures = pipeline.submit_many(range(count))
+            errors = [weakref.ref(future.exception(LONG)) for future in futures]
+            del futures
+
+            def freed() -> bool:
+                if FREE_THREADED:
+                    pipeline.submit(2).exception(LONG)
+                return not any(error() for error in errors)
 
             until(freed)
     finally:

@@ -297,6 +297,12 @@ class PipelineCore(PipelineState):
             raise ClosedError("the pipeline was closed while it warmed up; make a new one")
 
     def stats(self) -> PipelineStats:
+        self._check_process()
         with self.lock:
             waiting = sum(not request.settled for request in self.scheduler.queue)
             return self.statistics.snapshot(waiting=waiting, slots=self.slots)
+
+    def durations(self) -> dict[str, tuple[list[int], float, int]]:
+        self._check_process()
+        with self.lock:
+            return self.statistics.durations()

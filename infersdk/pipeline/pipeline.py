@@ -344,15 +344,17 @@ class Pipeline(Generic[Result]):
         return self._core.fault
 
     def stats(self) -> PipelineStats:
-        """The statistics so far."""
+        """The statistics so far. Raises ForkError in another process than the pipeline's."""
         return self._core.stats()
 
     def durations(self) -> dict[str, tuple[list[int], float, int]]:
         """The histograms behind `stats()`, by stage: the counts of the buckets, the sum of the durations in seconds,
         and their number. The buckets end at `stats.BOUNDS`; the last one has no end.
+
+        Raises:
+            ForkError: the pipeline was made in another process.
         """
-        with self._core.lock:
-            return self._core.statistics.durations()
+        return self._core.durations()
 
     def close(self, *, drain: bool = True) -> None:
         """Ends the pipeline. A second call does nothing.

@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -572,6 +573,24 @@ def test_a_pipeline_without_references_ends_after_its_requests(model: Squares) -
     Pipeline(model, max_delay=0.01).submit_batch([4], lambda index, outcome: ended.append(outcome))
     until(lambda: model.open == 0)
     assert ended == [16]
+
+
+@pytest.mark.posix
+@pytest.mark.parametrize("method", ["stats", "durations"])
+def test_no_statistics_in_a_child_process(model: Squares, method: str) -> None:
+    """Another thread may have held the lock at the fork, so the child does not wait for it."""
+    with Pipeline(model) as pipeline, pipeline._core.lock:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.alarm(10)
+                getattr(pipeline, method)()
+            except ForkError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.posix

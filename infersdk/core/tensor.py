@@ -456,7 +456,7 @@ class Tensor(Handle):
         if not isinstance(source, Tensor):
             try:
                 array = np.require(source, requirements=["C", "A"])
-            except ValueError as error:
+            except (ValueError, TypeError, RuntimeError) as error:
                 raise InputError(f"the source cannot be an array: {error}") from None
             source = Tensor.wrap(array)
         check(lib.ifs_tensor_copy(self._open, source._open))

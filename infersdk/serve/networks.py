@@ -45,7 +45,7 @@ class NetworkEndpoint(Endpoint):
         self.batched = network._has_free_rows
         try:
             served = TensorRequests(network, _RowBuffer) if self.batched else WholeRequests(network)
-            requests = Pipeline(served, **pipeline)
+            requests: Pipeline[Any] = Pipeline(served, **pipeline)
         except UnsupportedModelError:
             self.batched, requests = False, Pipeline(WholeRequests(network), **pipeline)
         super().__init__(name, version, (requests,), queue)

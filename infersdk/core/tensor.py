@@ -229,7 +229,9 @@ class Tensor(Handle):
             try:
                 check(lib.ifs_tensor_save(handle, os.fsencode(sibling)))
             except OutputError as error:
-                raise OutputError(str(error).replace(str(sibling), os.fsdecode(path))) from None
+                # as in messages of the core, where a name may be any bytes
+                written, named = (os.fsencode(name).decode("utf-8", "replace") for name in (sibling, path))
+                raise OutputError(str(error).replace(written, named)) from None
 
     # ---- properties ----
 

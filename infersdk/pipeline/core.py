@@ -77,7 +77,8 @@ class PipelineCore(PipelineState):
     def submit(
         self, requests: Sequence[Request], *, timeout: float | None = None, wait: bool = True, reject: bool = False
     ) -> None:
-        """Takes requests in, in this order. Where one of them is refused, all are cancelled, without `on_done`.
+        """Takes requests in, in this order. Where one is refused, all whose batch has not left are cancelled, and
+        no `on_done` is called from then on.
 
         Args:
             timeout: seconds to wait for slots; None is without limit.

@@ -223,7 +223,7 @@ class Pipeline(Generic[Result]):
 
         Args:
             on_done: called for each request with its index and its result or exception, in the thread that ends it;
-                perhaps before this returns. Not called where this raises a refusal.
+                perhaps before this returns or raises. Not called after this has raised.
             parameters, timeout, deadline: see `submit()`.
             wait: whether to wait for slots. None follows the settings and `timeout`; True waits without limit; False
                 returns at once, and the requests wait in the queue, also where the settings say "raise".
@@ -232,7 +232,8 @@ class Pipeline(Generic[Result]):
             The requests. `cancel()` takes one back as long as its batch has not left.
 
         Raises:
-            InputError, Overloaded, ClosedError, ForkError, PipelineError: see `submit()`. All of them are cancelled.
+            InputError, Overloaded, ClosedError, ForkError, PipelineError: see `submit()`. All whose batch has not left
+                are cancelled.
         """
 
         def ended(index: int, outcome: Any) -> None:

@@ -279,7 +279,7 @@ class TensorBatchBuffer(OneBucket):
 
     def results(self, count: int) -> Sequence[Any]:
         outputs = {name: array.copy() for name, array in self.outputs(count).items()}
-        return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
+        return [{name: array[i, ...] for name, array in outputs.items()} for i in range(count)]
 
     def outputs(self, count: int) -> dict[str, npt.NDArray[Any]]:
         """The outputs of the first `count` rows, which the next run overwrites."""

@@ -933,6 +933,18 @@ def test_a_model_with_a_row_for_each_object(tmp_path: Path, backend: str, capaci
         assert "use max_batch" not in str(raised.value)
 
 
+def test_one_number_for_each_request_is_an_array(tmp_path: Path) -> None:
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip("onnxruntime")
+    import infersdk
+
+    path = onnx_models.double(tmp_path / "m.onnx", ["batch"])
+    with infersdk.load(path, "onnxruntime") as infer, Pipeline(infer, max_batch=2) as pipeline:
+        result = pipeline.submit(np.float32(3)).result(LONG)["y"]
+        assert isinstance(result, np.ndarray)
+        assert (result.shape, result.tolist()) == ((), 6)
+
+
 @pytest.mark.parametrize("named", ["y_dim_0", None])
 def test_an_output_whose_batch_has_another_name(tmp_path: Path, named: str | None) -> None:
     """Exporters give numbered names to the free dimensions of outputs."""

@@ -213,12 +213,12 @@ class TensorBatchBuffer(OneBucket):
 
     def _check_rows(self) -> None:
         """Raises UnsupportedModelError if an output has a row count of its own: as many as objects, for example."""
-        for rows in self._rows:
-            rows.fill(0)
         for count in {1, min(2, self.capacity)}:
             self._resize(count)
             known = self._infer._known_output_shapes()
             if any(shape is None or shape[0] != self._ran for shape in known.values()):
+                for rows in self._rows:
+                    rows.fill(0)
                 self.run(count)
                 self.outputs(count)
 

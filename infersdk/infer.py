@@ -336,6 +336,7 @@ class Infer(ABC):
                 arrays.
 
         Raises:
+            InputError: a value is no array, or the tensors of two inputs share memory.
             InUseError: another thread runs it.
         """
         with self._using():
@@ -352,6 +353,10 @@ class Infer(ABC):
             spec.check(array.shape, array.dtype)
             # It may be in the memory of another input, which is written before it.
             arrays.append(array.copy() if len(given) > 1 and (self._lent or is_view(array)) else array)
+        if self._lent and len(arrays) > 1:
+            for spec, array in zip(self.input_specs, arrays, strict=True):
+                self._inputs[spec.name].resize(array.shape)
+            check_apart(self._inputs, {}, self._lent, written=True)
         for spec, array in zip(self.input_specs, arrays, strict=True):
             np.copyto(self._inputs[spec.name].resize(array.shape).numpy(writable=True), array)
         self._begin_run()

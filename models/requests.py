@@ -350,6 +350,7 @@ class Requests(ImageModel[Result]):
             UnsupportedModelError: the backend cannot do this.
             ConfigError, InputError: `after` is no number above 0 and up to 1,000,000.
             ClosedError: the model was closed.
+            ForkError: its pipeline was made in another process.
         """
         seconds = check_seconds("after", after, "a release at once")
         if seconds is None:

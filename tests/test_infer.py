@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 from threading import RLock
+from typing import Any
 
 import numpy as np
 import pytest
@@ -325,6 +326,31 @@ def test_one_input_is_a_view_of_another(backend: str) -> None:
         with pytest.raises(DTypeError):
             infer({"cur": np.float32([0, 0]), "prev": np.zeros(2)})
         assert infer.forward()["y"].numpy().tolist() == [4, 5], "a call that is refused writes no input"
+
+
+@pytest.mark.parametrize("of", [np.from_dlpack, lambda t: np.asarray(memoryview(t.numpy()))], ids=["DLPack", "buffer"])
+def test_inputs_change_places_through_another_view(backend: str, of: Any) -> None:
+    graph = "(float[N] cur, float[N] prev) => (float[N] y) { y = Sub(cur, prev) }"
+    with infersdk.load(parsed(graph), backend) as infer:
+        infer({"cur": np.float32([1, 2]), "prev": np.float32([5, 5])})
+        cur, prev = of(infer.inputs["cur"]), of(infer.inputs["prev"])
+        assert infer({"cur": prev, "prev": cur})["y"].tolist() == [4, 3]
+
+
+def test_inputs_that_share_memory_are_not_called(backend: str) -> None:
+    graph = "(float[N] cur, float[N] prev) => (float[N] y) { y = Sub(cur, prev) }"
+    with infersdk.load(parsed(graph), backend) as infer:
+        both = Tensor.wrap(np.float32([1, 2, 4]))
+        values = {"cur": np.float32([9, 9]), "prev": np.float32([5, 5])}
+        infer.bind("cur", both[0:2])
+        infer.bind("prev", both[1:3].resize((1,)))
+        with pytest.raises(InputError, match=r"'prev' shares memory with that of 'cur'; .* call forward\(\)"):
+            infer(values)
+        assert both.numpy().tolist() == [1, 2, 4], "a call that is refused writes no input"
+        assert infer.forward()["y"].numpy().tolist() == [-1, -2]
+        infer.bind("prev", infer.inputs["cur"])
+        with pytest.raises(InputError, match="the tensor of input 'prev' is bound twice; bind another Tensor"):
+            infer(values)
 
 
 def test_a_tensor_is_bound_to_two_names(backend: str) -> None:

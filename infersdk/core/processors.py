@@ -74,12 +74,13 @@ def _control_groups() -> list[Path]:
     above it.
     """
     try:
-        mounts = (_ROOT / "proc/self/mountinfo").read_text().splitlines()
-        memberships = [line.split(":", 2) for line in (_ROOT / "proc/self/cgroup").read_text().splitlines()]
+        # The names of folders are any bytes other than "\n", which the kernel escapes.
+        mounts, lines = (os.fsdecode((_ROOT / "proc/self" / name).read_bytes()) for name in ("mountinfo", "cgroup"))
     except OSError:  # not Linux
         return []
+    memberships = [line.split(":", 2) for line in lines.split("\n") if line]
     folders = []
-    for mount in mounts:
+    for mount in mounts.split("\n"):
         fields, _, source = mount.partition(" - ")
         kind, _, options = source.partition(" ")
         if kind == "cgroup2":
@@ -100,10 +101,10 @@ def _control_groups() -> list[Path]:
 def _quota(group: Path) -> float | None:
     """The processors that a control group allows; None is no limit."""
     try:
-        quota, period = (group / "cpu.max").read_text().split()
+        quota, period = (group / "cpu.max").read_text("ascii").split()
     except OSError:
         try:
-            quota, period = ((group / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+            quota, period = ((group / f"cpu.cfs_{name}_us").read_text("ascii").strip() for name in ("quota", "period"))
         except OSError:
             return None
     return None if quota in ("max", "-1") else int(quota) / int(period)

@@ -229,7 +229,9 @@ class Tensor(Handle):
             try:
                 check(lib.ifs_tensor_save(handle, os.fsencode(sibling)))
             except OutputError as error:
-                raise OutputError(str(error).replace(str(sibling), os.fsdecode(path))) from None
+                # as in messages of the core, where a name may be any bytes
+                written, named = (os.fsencode(name).decode("utf-8", "replace") for name in (sibling, path))
+                raise OutputError(str(error).replace(written, named)) from None
 
     # ---- properties ----
 
@@ -456,7 +458,7 @@ class Tensor(Handle):
         if not isinstance(source, Tensor):
             try:
                 array = np.require(source, requirements=["C", "A"])
-            except ValueError as error:
+            except (ValueError, TypeError, RuntimeError) as error:
                 raise InputError(f"the source cannot be an array: {error}") from None
             source = Tensor.wrap(array)
         check(lib.ifs_tensor_copy(self._open, source._open))
@@ -522,31 +524,32 @@ def new_tensor(spec: TensorSpec, device: Device, max_batch: int | None) -> Tenso
     return tensor
 
 
-def check_apart(inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], lent: Collection[str]) -> None:
+def check_apart(
+    inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], lent: Collection[str], *, written: bool = False
+) -> None:
     """Checks that no output shares memory with another tensor. Of views on a device this is unknown.
 
     Args:
         lent: the names of those that the user bound; without any, nothing is shared.
+        written: the inputs are written too, so no two of them share memory either.
 
     Raises:
         InputError: one does.
     """
     bound = [*inputs.items(), *outputs.items()] if lent else []
-    for index in range(len(inputs), len(bound)):
+    for index in range(0 if written else len(inputs), len(bound)):
         name, tensor = bound[index]
         for other, one in bound[:index]:
-            if one is tensor:
-                raise InputError(f"the tensor of output {name!r} is bound twice; bind another Tensor to it")
             on_host = one.device.kind == tensor.device.kind == "cpu"
-            if on_host and np.may_share_memory(one.numpy(), tensor.numpy()):
-                raise InputError(
-                    f"the tensor of output {name!r} shares memory with that of {other!r}; bind another Tensor to it"
-                )
+            if one is tensor or (on_host and np.may_share_memory(one.numpy(), tensor.numpy())):
+                how = "is bound twice" if one is tensor else f"shares memory with that of {other!r}"
+                side, more = ("output", "") if index >= len(inputs) else ("input", ", or fill it and call forward()")
+                raise InputError(f"the tensor of {side} {name!r} {how}; bind another Tensor to it{more}")
 
 
 def is_view(array: npt.NDArray[Any]) -> bool:
-    """Whether the elements of an array are those of a tensor."""
+    """Whether the elements of an array may be those of a tensor: they are memory of neither NumPy nor bytes."""
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return isinstance(base, _HostView)
+    return base is not None and not isinstance(base, bytes)

@@ -139,7 +139,7 @@ def as_numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = N
         array = np.asarray(values)
         if array.dtype.kind not in "cmMSU":  # of which NumPy makes real numbers too
             array = np.asarray(array, dtype)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
     if array.dtype.kind not in "biuf":
         raise InputError(f"{name} are of {array.dtype}, {reprlib.repr(values)} for example; give numbers")

@@ -21,11 +21,11 @@ import numpy as np
 from ..config import is_file_of_names
 from ..core.files import atomic_write
 from ..core.model_source import ModelSource
-from ..errors import ConfigError, InputError, OutputError
+from ..errors import ConfigError, InputError, OutputError, UnsupportedModelError
 from ..importers.loading import source_files
 from ..loading import registry
 from ..models import create
-from ..pipeline.batch_buffer import DEFAULT_BATCH
+from ..pipeline.batch_buffer import DEFAULT_BATCH, TensorRequests
 from ..serve.images import ENCODED, PIXELS
 from ..serve.networks import tensor_info
 from ..serve.repository import newest_table, served_tables
@@ -33,6 +33,7 @@ from ..serve.result_tensors import ResultTensors
 from ..serve.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from ..infer import Infer
     from ..serve.messages import TensorInfo
 
 __all__ = ["WrapperModel", "export"]
@@ -128,10 +129,23 @@ def _export_network(name: str, table: dict[str, Any], target: Path, version: str
     with registry.load_table(name, {**table, "path": source}, {"device": None}) as network:
         inputs = [tensor_info(spec) for spec in network.input_specs]
         outputs = [tensor_info(spec) for spec in network.output_specs]
-        batched = all(spec.has_free_batch for spec in (*network.input_specs, *network.output_specs))
-        batch = (network.max_batch or DEFAULT_BATCH) if batched else 0
+        batch = (network.max_batch or DEFAULT_BATCH) if _is_batched(network) else 0
     file = _copy_model(source, target / version)
     _write_config(target, name, inputs, outputs, batch, {"backend": backend, "default_model_filename": file})
+
+
+def _is_batched(network: Infer) -> bool:
+    """Whether each row of the inputs has a row in each output, by the names of the dimensions or by runs."""
+    if not all(spec.has_free_batch for spec in (*network.input_specs, *network.output_specs)):
+        return False
+    names = {spec.shape[0] for spec in network.input_specs} - {None}
+    if all(spec.shape[0] in names for spec in network.output_specs):
+        return True
+    try:
+        TensorRequests(network).batch_buffer(None).close()
+    except UnsupportedModelError:
+        return False
+    return True
 
 
 def _source(name: str, table: Mapping[str, Any]) -> ModelSource:

@@ -45,7 +45,7 @@ def topk(
         ShapeError, DTypeError: `scores` has another shape or type.
         InputError: `k` is out of range, a score is NaN, or, with softmax, the largest score of a row is infinite.
     """
-    scores = np.asarray(scores)
+    scores = as_array(scores)
     dtype = _DTYPES.get(scores.dtype.str)
     if dtype is None:
         raise DTypeError(f"scores are {scores.dtype}; topk takes float32 and float16")

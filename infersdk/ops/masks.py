@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core._lib import check, ffi, lib, returned
-from ..core.tensor_spec import dtype_code
+from ..core.tensor_spec import as_array, as_numbers, dtype_code
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import DETECTION
 
@@ -126,10 +126,10 @@ def assemble_masks(
 
     Raises:
         ShapeError, DTypeError: An array has another shape or type.
-        InputError: The threshold is out of range.
+        InputError: The threshold is out of range, or `coefficients` are no numbers.
         NativeError: The geometry rotates or shears the image.
     """
-    prototypes = np.asarray(prototypes)
+    prototypes = as_array(prototypes)
     if prototypes.dtype not in (np.float32, np.float16):
         raise DTypeError(f"prototypes are {prototypes.dtype}; use float32 or float16")
     if prototypes.ndim != 3:
@@ -138,7 +138,7 @@ def assemble_masks(
         raise InputError("prototypes are not in C order; pass np.ascontiguousarray(prototypes)")
     boxes = _as_detections(detections)
     n, num = len(boxes), prototypes.shape[0]
-    factors = np.ascontiguousarray(coefficients, np.float32)
+    factors = np.ascontiguousarray(as_numbers("coefficients", coefficients, np.float32))
     if factors.shape != (n, num):
         raise ShapeError(f"coefficients have shape {factors.shape}; {n} masks of {num} prototypes need {n, num}")
     params = ffi.new("ifs_mask_params *")
@@ -158,7 +158,7 @@ def assemble_masks(
 
 def _as_detections(detections: npt.NDArray[Any]) -> npt.NDArray[np.void]:
     """`detections` as a dense array of `DETECTION`."""
-    result = np.asarray(detections)
+    result = as_array(detections)
     if result.dtype == DETECTION:
         if result.ndim != 1:
             raise ShapeError(f"detections have shape {result.shape}; use (n,)")
@@ -194,7 +194,7 @@ def mask_polygons(
         ShapeError: The mask has not two dimensions.
         InputError: The tolerance is negative or not finite.
     """
-    pixels = np.asarray(mask)
+    pixels = as_array(mask)
     if pixels.ndim != 2:
         raise ShapeError(f"the mask has shape {pixels.shape}; use (height, width)")
     if not 0 <= tolerance < np.inf:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core._lib import check, choice, ffi, lib, returned
+from ..core.tensor_spec import as_array, as_numbers
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import fraction
 
@@ -38,7 +39,7 @@ def nms(
     Raises:
         ShapeError: The numbers of boxes, scores and classes differ.
         DTypeError: `class_ids` are not integers that fit 32 bits.
-        InputError: A box or score is not finite, or `iou` is not 0 to 1.
+        InputError: A box or score is no finite number, or `iou` is not 0 to 1.
     """
     _check_max_det(max_det)
     keep, _ = _suppress(boxes, scores, class_ids, lib.IFS_MATCH_IOU, fraction("iou", iou), grouped=False)
@@ -67,7 +68,7 @@ def nms_groups(
 
     Raises:
         ShapeError, DTypeError: As `nms()`.
-        InputError: A box or score is not finite, `threshold` is not 0 to 1, or `match` is unknown.
+        InputError: A box or score is no finite number, `threshold` is not 0 to 1, or `match` is unknown.
     """
     return _suppress(boxes, scores, class_ids, choice("match", match, _MATCHES), threshold, grouped=True)
 
@@ -83,8 +84,8 @@ def _arguments(
     Raises:
         ShapeError, DTypeError: As `nms()`.
     """
-    boxes = np.ascontiguousarray(boxes, np.float32)
-    scores = np.ascontiguousarray(scores, np.float32)
+    boxes = np.ascontiguousarray(as_numbers("boxes", boxes, np.float32))
+    scores = np.ascontiguousarray(as_numbers("scores", scores, np.float32))
     n = len(scores) if scores.ndim == 1 else -1
     if boxes.shape != (n, numbers) and not (n == 0 and boxes.size == 0):
         raise ShapeError(
@@ -104,7 +105,7 @@ def _check_max_det(max_det: int | None) -> None:
 
 def _int32_classes(class_ids: npt.ArrayLike, n: int) -> npt.NDArray[np.int32]:
     """The classes of `n` boxes as a contiguous array. Raises ShapeError, DTypeError."""
-    ids = np.asarray(class_ids)
+    ids = as_array(class_ids)
     if ids.shape != (n,):
         raise ShapeError(f"class_ids have shape {ids.shape}, but there are {n} boxes")
     if ids.dtype != np.int32:

@@ -41,7 +41,7 @@ def assign(costs: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
         ShapeError, DTypeError: `costs` has another shape or type.
         InputError: a cost is not finite.
     """
-    costs = np.asarray(costs)
+    costs = as_array(costs)
     if costs.ndim != 2:
         raise ShapeError(f"costs have shape {costs.shape}; use (rows, columns)")
     if costs.dtype != np.float32:

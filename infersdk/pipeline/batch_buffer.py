@@ -176,7 +176,8 @@ class TensorBatchBuffer(OneBucket):
     The `Infer` belongs to the buffer, which closes it.
 
     Raises:
-        UnsupportedModelError: an input or output has no batch axis, or an input leaves other dimensions free.
+        UnsupportedModelError: an input or output has no batch axis, or an input leaves other dimensions free. An output
+            whose first dimension the inputs do not determine has a batch axis if runs of zeros show as many rows.
     """
 
     def __init__(self, infer: Infer, capacity: int) -> None:
@@ -190,7 +191,8 @@ class TensorBatchBuffer(OneBucket):
         for side, specs in sides:
             for spec in specs:
                 if not spec.has_free_batch and spec.fixed_batch != capacity:
-                    remedy = f", or use max_batch={spec.fixed_batch}" if spec.fixed_batch and len(fixed) == 1 else ""
+                    usable = side == "input" and spec.fixed_batch and len(fixed) == 1
+                    remedy = f", or use max_batch={spec.fixed_batch}" if usable else ""
                     raise UnsupportedModelError(
                         f"{side} {spec} of {infer.model.name} has no free batch axis in front, so batches of "
                         f"{capacity} requests cannot run; export the model with a dynamic first dimension{remedy}"
@@ -207,6 +209,18 @@ class TensorBatchBuffer(OneBucket):
         for spec in self._specs:
             tensor = infer.inputs[spec.name].resize((capacity, *spec.shape[1:]))  # type: ignore[arg-type]
             self._rows.append(tensor.numpy(writable=True))
+        self._check_rows()
+
+    def _check_rows(self) -> None:
+        """Raises UnsupportedModelError if an output has a row count of its own: as many as objects, for example."""
+        for count in {1, min(2, self.capacity)}:
+            self._resize(count)
+            known = self._infer._known_output_shapes()
+            if any(shape is None or shape[0] != self._ran for shape in known.values()):
+                for rows in self._rows:
+                    rows.fill(0)
+                self.run(count)
+                self.outputs(count)
 
     def prepares_quickly(self, item: Any) -> bool:
         return isinstance(item, np.ndarray) and item.nbytes <= QUICK_NBYTES
@@ -242,25 +256,30 @@ class TensorBatchBuffer(OneBucket):
         for rows in self._rows:
             rows[target] = rows[source]
 
-    def run(self, count: int) -> None:
-        infer = self._infer
+    def _resize(self, count: int) -> None:
+        """Gives the inputs the rows of the batch that runs `count` requests."""
         # One question for all inputs, since the answer may change from call to call. There are no rows beyond the
         # capacity.
-        batch = min(infer.scheduling.bucket_batch(count), self.capacity)
+        batch = min(self._infer.scheduling.bucket_batch(count), self.capacity)
         for spec, rows in zip(self._specs, self._rows, strict=True):
-            tensor = infer.inputs[spec.name]
+            tensor = self._infer.inputs[spec.name]
             if spec.has_free_batch:
                 tensor.resize((batch, *rows.shape[1:]))
-            if self._prepared:
-                rows[count : tensor.shape[0]] = 0
             self._ran = tensor.shape[0]
+
+    def run(self, count: int) -> None:
+        self._resize(count)
+        for spec, rows in zip(self._specs, self._rows, strict=True):
+            tensor = self._infer.inputs[spec.name]
+            if self._prepared:
+                rows[count : self._ran] = 0
             tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
         self._prepared = False
         self._outputs = self._runs.forward()
 
     def results(self, count: int) -> Sequence[Any]:
         outputs = {name: array.copy() for name, array in self.outputs(count).items()}
-        return [{name: array[i] for name, array in outputs.items()} for i in range(count)]
+        return [{name: array[i, ...] for name, array in outputs.items()} for i in range(count)]
 
     def outputs(self, count: int) -> dict[str, npt.NDArray[Any]]:
         """The outputs of the first `count` rows, which the next run overwrites."""

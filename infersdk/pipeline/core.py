@@ -77,7 +77,8 @@ class PipelineCore(PipelineState):
     def submit(
         self, requests: Sequence[Request], *, timeout: float | None = None, wait: bool = True, reject: bool = False
     ) -> None:
-        """Takes requests in, in this order. Where one of them is refused, all are cancelled, without `on_done`.
+        """Takes requests in, in this order. Where one is refused, all whose batch has not left are cancelled, and
+        no `on_done` is called from then on.
 
         Args:
             timeout: seconds to wait for slots; None is without limit.
@@ -297,6 +298,12 @@ class PipelineCore(PipelineState):
             raise ClosedError("the pipeline was closed while it warmed up; make a new one")
 
     def stats(self) -> PipelineStats:
+        self._check_process()
         with self.lock:
             waiting = sum(not request.settled for request in self.scheduler.queue)
             return self.statistics.snapshot(waiting=waiting, slots=self.slots)
+
+    def durations(self) -> dict[str, tuple[list[int], float, int]]:
+        self._check_process()
+        with self.lock:
+            return self.statistics.durations()

@@ -223,7 +223,7 @@ class Pipeline(Generic[Result]):
 
         Args:
             on_done: called for each request with its index and its result or exception, in the thread that ends it;
-                perhaps before this returns. Not called where this raises a refusal.
+                perhaps before this returns or raises. Not called after this has raised.
             parameters, timeout, deadline: see `submit()`.
             wait: whether to wait for slots. None follows the settings and `timeout`; True waits without limit; False
                 returns at once, and the requests wait in the queue, also where the settings say "raise".
@@ -232,7 +232,8 @@ class Pipeline(Generic[Result]):
             The requests. `cancel()` takes one back as long as its batch has not left.
 
         Raises:
-            InputError, Overloaded, ClosedError, ForkError, PipelineError: see `submit()`. All of them are cancelled.
+            InputError, Overloaded, ClosedError, ForkError, PipelineError: see `submit()`. All whose batch has not left
+                are cancelled.
         """
 
         def ended(index: int, outcome: Any) -> None:
@@ -344,15 +345,17 @@ class Pipeline(Generic[Result]):
         return self._core.fault
 
     def stats(self) -> PipelineStats:
-        """The statistics so far."""
+        """The statistics so far. Raises ForkError in another process than the pipeline's."""
         return self._core.stats()
 
     def durations(self) -> dict[str, tuple[list[int], float, int]]:
         """The histograms behind `stats()`, by stage: the counts of the buckets, the sum of the durations in seconds,
         and their number. The buckets end at `stats.BOUNDS`; the last one has no end.
+
+        Raises:
+            ForkError: the pipeline was made in another process.
         """
-        with self._core.lock:
-            return self._core.statistics.durations()
+        return self._core.durations()
 
     def close(self, *, drain: bool = True) -> None:
         """Ends the pipeline. A second call does nothing.

@@ -265,32 +265,35 @@ class BatchRunners:
             self._workers.prepare_rows(to_prepare)
         _notify_listeners(requests, left, ran, done)
         with wakes_in_turn():
-            for request, result in zip(requests, results, strict=True):
-                end_request(request, result)
+            for index, request in enumerate(requests):
+                end_request(request, results[index])
+        del results  # tracebacks of exceptions refer to this frame and those below; see `prepare_rows()`
 
     def _results(self, batch: BatchState, requests: list[Request]) -> tuple[Sequence[Any], float]:
         """A result or an exception for each request, in the order of the rows, and the end of the run. Sorts `requests`
         in the same order.
         """
         buffer, count = batch.buffer, len(requests)
-        compacted, failure, results = False, None, list[Any]()
+        compacted, results = False, list[Any]()
         try:
-            if requests:
-                requests[:] = batch.compact()
-                compacted = True
-                buffer.run(count)
-        except BaseException as error:
-            failure = error
-            results = self._failed_rows(buffer, count, error) if compacted else [error] * count
-        ran = monotonic()
-        with self._state.lock:
-            self._state.scheduler.outputs_ready(self._group)
-        if requests and failure is None:
             try:
-                return _checked_results(buffer, count), ran
+                if requests:
+                    requests[:] = batch.compact()
+                    compacted = True
+                    buffer.run(count)
             except BaseException as error:
-                results = self._failed_rows(buffer, count, error)
-        return results, ran
+                results = self._failed_rows(buffer, count, error) if compacted else [error] * count
+            ran = monotonic()
+            with self._state.lock:
+                self._state.scheduler.outputs_ready(self._group)
+            if requests and not results:
+                try:
+                    return _checked_results(buffer, count), ran
+                except BaseException as error:
+                    results = self._failed_rows(buffer, count, error)
+            return results, ran
+        finally:
+            del results
 
     def _failed_rows(self, buffer: BatchBuffer, count: int, failure: BaseException) -> list[Any]:
         """The results of the first `count` rows, whose run has failed."""
@@ -298,6 +301,8 @@ class BatchRunners:
             return self._run_halves(buffer, count, failure)
         except BaseException as error:  # a row could not be moved
             return [error] * count
+        finally:
+            del failure
 
     def _run_halves(self, buffer: BatchBuffer, count: int, failure: BaseException) -> list[Any]:
         """The results of the first `count` rows, whose run has failed. Each half of them is run again, down to single
@@ -307,17 +312,21 @@ class BatchRunners:
             return [failure] * count
         with self._state.lock:
             self._state.statistics.reruns += 1
+        del failure
         results: list[Any] = []
         first_half = count // 2
-        for first, half in ((0, first_half), (first_half, count - first_half)):
-            for row in range(half if first else 0):
-                buffer.move(first + row, row)
-            try:
-                buffer.run(half)
-                results += _checked_results(buffer, half)
-            except BaseException as error:
-                results += self._run_halves(buffer, half, error)
-        return results
+        try:
+            for first, half in ((0, first_half), (first_half, count - first_half)):
+                for row in range(half if first else 0):
+                    buffer.move(first + row, row)
+                try:
+                    buffer.run(half)
+                    results += _checked_results(buffer, half)
+                except BaseException as error:
+                    results += self._run_halves(buffer, half, error)
+            return results
+        finally:
+            del results
 
 
 def _checked_results(buffer: BatchBuffer, count: int) -> Sequence[Any]:

@@ -31,8 +31,8 @@ _QUICK_NBYTES = 2 << 20
 class NetworkEndpoint(Endpoint):
     """A network loaded by `infersdk.load()`.
 
-    Rows of different requests share a batch if the batch is the only dynamic axis of all tensors. Any other model runs
-    one request at a time, with the shapes of that request.
+    Rows of different requests share a batch if a `TensorBatchBuffer` takes the model and all tensors have a free batch
+    in front. Any other model runs one request at a time, with the shapes of that request.
 
     Args:
         network: the endpoint owns and closes it.
@@ -42,12 +42,13 @@ class NetworkEndpoint(Endpoint):
 
     def __init__(self, name: str, version: str, network: Infer, pipeline: Mapping[str, Any], queue: int | None) -> None:
         self._network = network
-        specs = (*network.input_specs, *network.output_specs)
-        self.batched = all(spec.kind == "tensor" and spec.has_free_batch for spec in specs) and not any(
-            side is None or isinstance(side, str) for spec in network.input_specs for side in spec.shape[1:]
-        )
-        served = TensorRequests(network, _RowBuffer) if self.batched else WholeRequests(network)
-        super().__init__(name, version, (Pipeline(served, **pipeline),), queue)
+        self.batched = network._has_free_rows
+        try:
+            served = TensorRequests(network, _RowBuffer) if self.batched else WholeRequests(network)
+            requests: Pipeline[Any] = Pipeline(served, **pipeline)
+        except UnsupportedModelError:
+            self.batched, requests = False, Pipeline(WholeRequests(network), **pipeline)
+        super().__init__(name, version, (requests,), queue)
         self.platform = network.backend
         self.inputs = tuple(tensor_info(spec) for spec in network.input_specs)
         self.outputs = tuple(tensor_info(spec) for spec in network.output_specs)

@@ -485,16 +485,30 @@ def _submitted(function: Callable[..., Item], *arguments: Any, **keywords: Any) 
     """Calls the function on one of the threads of this process that decode and run images, one for each processor.
 
     In such a thread (a `postprocess()` that calls another model) it is called at once: if all threads waited for tasks
-    that need a thread, none would end.
+    that need a thread, none would end. So it is where no thread can be started, as after the end of the main thread.
     """
-    if not threading.current_thread().name.startswith(_POOL_THREAD):
-        return _pool_of(os.getpid()).submit(function, *arguments, **keywords)
     future = Future[Item]()
+    task = partial(_run_once, future, threading.Lock(), function, *arguments, **keywords)
     try:
-        future.set_result(function(*arguments, **keywords))
-    except Exception as error:
-        future.set_exception(error)
+        if not threading.current_thread().name.startswith(_POOL_THREAD):
+            _pool_of(os.getpid()).submit(task)
+            return future
+    except RuntimeError:  # the pool may have the task nevertheless
+        pass
+    task()
     return future
+
+
+def _run_once(
+    future: Future[Item], taken: threading.Lock, function: Callable[..., Item], *arguments: Any, **keywords: Any
+) -> None:
+    """Runs a task, unless another thread has taken it or it was cancelled."""
+    if taken.acquire(blocking=False) and future.set_running_or_notify_cancel():
+        try:
+            future.set_result(function(*arguments, **keywords))
+        except BaseException as error:
+            future.set_exception(error)
+            del future  # the traceback of the exception refers to this frame
 
 
 def _is_read_by_any_thread(source: Any) -> bool:

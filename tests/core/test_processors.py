@@ -81,6 +81,16 @@ def test_version_1_as_docker_mounts_it(tmp_path: Path, mounted: str, membership:
     assert available_processors() == 16
 
 
+def test_names_of_mounts_and_groups_are_any_bytes(tmp_path: Path) -> None:
+    mounts = V2.format(root="/", point="/sys/fs/cgroup")
+    tree(tmp_path, "", "", **{"sys/fs/cgroup/cpu.max": "300000 100000"})
+    proc = tmp_path / "proc/self"
+    other = b"29 23 0:25 / /mnt/caf\xe9\x0c\xc2\x85 rw - tmpfs none rw\n"
+    proc.joinpath("mountinfo").write_bytes(other + mounts.encode())
+    proc.joinpath("cgroup").write_bytes(b"1:name=x:/caf\xe9\x0cgroup\n0::/\n")
+    assert available_processors() == 3
+
+
 def test_without_control_groups() -> None:
     assert available_processors() == 16
 

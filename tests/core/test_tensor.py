@@ -839,23 +839,24 @@ def test_devices_of_other_runtimes_have_no_tensors(name: str) -> None:
 
 @pytest.mark.posix
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "shown"), [(b"t", "t"), (b"t\xe9", "t\ufffd")], ids=["text", "not UTF-8"])
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, name: bytes, shown: str) -> None:
     import resource
     import signal
 
-    path = tmp_path / "t"
+    path = tmp_path / os.fsdecode(name)
     filled((4,))[0].save(path)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-        with pytest.raises(OutputError, match=re.escape(f"cannot write {path}: File too large")):
+        with pytest.raises(OutputError, match=re.escape(f"cannot write {tmp_path / shown}: File too large")):
             filled((10_000,))[0].save(path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert Tensor.load(path).shape == (4,)
-    assert [p.name for p in tmp_path.iterdir()] == ["t"]
+    assert os.listdir(bytes(tmp_path)) == [name]
 
 
 @pytest.mark.posix

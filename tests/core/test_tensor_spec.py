@@ -11,7 +11,7 @@ from PIL import Image
 
 import infersdk
 from infersdk import Tensor, TensorSpec
-from infersdk.core.tensor_spec import as_array
+from infersdk.core.tensor_spec import as_array, as_numbers
 from infersdk.data import DETECTOR
 from infersdk.errors import DTypeError, InputError, ShapeError
 
@@ -81,3 +81,7 @@ def test_a_value_that_refuses_to_be_an_array(kind: type[Exception]) -> None:
         as_array(Refusing(), "x")
     with pytest.raises(InputError, match="a Refusing is not an array: call detach"):
         Tensor.wrap(Refusing())
+    with pytest.raises(InputError, match="the source cannot be an array: call detach"):
+        Tensor((2,)).copy_from(Refusing())
+    with pytest.raises(InputError, match="scores cannot be read as an array of numbers: call detach"):
+        as_numbers("scores", Refusing())

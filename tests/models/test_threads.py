@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +23,12 @@ from infersdk.core.processors import available_processors
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.errors import ClosedError
 from infersdk.image import read_image
+from infersdk.models.execution import execution
 from infersdk.models.execution.buffer import HostBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 LONG = 30.0
 BACKENDS = ["onnxruntime", "openvino"]
@@ -366,3 +371,53 @@ def test_ctrl_c_leaves_no_lock_held(monkeypatch: pytest.MonkeyPatch) -> None:
         found = [two.submit(IMAGE).result(LONG), *two.map([IMAGE]), *detector.map([IMAGE])]
         monkeypatch.undo()
     assert all(np.array_equal(boxes.xyxy, expected.xyxy) for boxes in found)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_calls_after_the_main_thread_has_ended(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    code = """
+import sys, threading
+from infersdk import models
+from infersdk.data import CLASSIFIER, IMAGE
+model = models.load(CLASSIFIER, backend=sys.argv[1])
+if sys.argv[2] == "used":
+    model([IMAGE] * 3)
+def calls():
+    threading.main_thread().join()
+    first = str(model(IMAGE))
+    assert [str(one) for one in model([IMAGE] * 3)] == [first] * 3
+    assert [str(one) for one in model.stream([IMAGE] * 3)] == [first] * 3
+    print("done")
+threading.Thread(target=calls).start()
+"""
+    for used in ("used", "new"):
+        command = [sys.executable, "-c", code, backend, used]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.stdout == "done\n", done.stderr
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_each_image_is_prepared_once_where_threads_cannot_be_started(
+    model: models.YOLOv5, started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool keeps the tasks for which it could not start a thread."""
+    prepared, write = Counter[int](), HostBuffer.write
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def counted(buffer: HostBuffer, row: int, *arguments: Any) -> None:
+        prepared[row] += 1
+        write(buffer, row, *arguments)
+
+    with ThreadPoolExecutor(8, "infersdk-decode") as pool:
+        monkeypatch.setattr(execution, "_pool_of", lambda process: pool)
+        if started:
+            pool.submit(int).result()
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        monkeypatch.setattr(HostBuffer, "write", counted)
+        results = model([IMAGE] * 4)
+    monkeypatch.undo()
+    assert prepared == dict.fromkeys(range(4), 1)
+    assert [len(boxes) for boxes in results] == [len(model(IMAGE))] * 4

@@ -57,3 +57,14 @@ def test_bad_arguments_are_named() -> None:
         nms_groups(boxes, scores, threshold=1.5)
     with pytest.raises(InputError, match="finite"):
         nms_groups(boxes * np.nan, scores)
+
+
+def test_boxes_and_scores_that_are_no_numbers() -> None:
+    with pytest.raises(InputError, match="boxes are of <U1, 'a' for example; give numbers"):
+        nms("a", [0.5])
+    with pytest.raises(InputError, match="boxes cannot be read as an array of numbers"):
+        nms([[1, 2], [3]], [0.5, 0.5])
+    with pytest.raises(InputError, match="scores are of <U1"):
+        nms_groups(np.zeros((1, 4), F), ["b"])
+    with pytest.raises(InputError, match="a list is not an array: .*; give rows of equal length"):
+        nms(np.zeros((2, 4), F), np.zeros(2, F), [[1], [1, 2]])

@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -30,6 +31,7 @@ from infersdk.errors import (
     ConfigError,
     DeadlineExceeded,
     ForkError,
+    InferenceError,
     InputError,
     Overloaded,
     ShapeError,
@@ -172,6 +174,35 @@ def test_the_error_of_a_worker_is_in_no_cycle(model: Squares) -> None:
                 if FREE_THREADED:
                     pipeline.submit(2).result(LONG)
                 return error() is None
+
+            until(freed)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("method", ["run", "results", "move"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_error_of_a_run_is_in_no_cycle(
+    model: Squares, method: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(self: SquaresBuffer, *arguments: int) -> None:
+        self.running = False
+        raise InferenceError("the run failed")
+
+    for name in {method, "results" if method == "move" else method}:  # rows are moved after a failure
+        monkeypatch.setattr(SquaresBuffer, name, fails)
+    gc.collect()
+    gc.disable()
+    try:
+        with Pipeline(model, max_delay=0.2) as pipeline:
+            futures = pipeline.submit_many(range(count))
+            errors = [weakref.ref(future.exception(LONG)) for future in futures]
+            del futures
+
+            def freed() -> bool:
+                if FREE_THREADED:
+                    pipeline.submit(2).exception(LONG)
+                return not any(error() for error in errors)
 
             until(freed)
     finally:
@@ -545,6 +576,24 @@ def test_a_pipeline_without_references_ends_after_its_requests(model: Squares) -
 
 
 @pytest.mark.posix
+@pytest.mark.parametrize("method", ["stats", "durations"])
+def test_no_statistics_in_a_child_process(model: Squares, method: str) -> None:
+    """Another thread may have held the lock at the fork, so the child does not wait for it."""
+    with Pipeline(model) as pipeline, pipeline._core.lock:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.alarm(10)
+                getattr(pipeline, method)()
+            except ForkError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.posix
 def test_not_in_a_child_process(model: Squares) -> None:
     with Pipeline(model, max_delay=0) as pipeline:
         assert pipeline.submit(3).result(LONG) == 9
@@ -868,6 +917,45 @@ def test_a_model_without_a_batch_axis(tmp_path: Path) -> None:
         path = onnx_models.identity(tmp_path / "m.onnx", dims)
         with infersdk.load(path) as infer, pytest.raises(UnsupportedModelError, match=words):
             Pipeline(infer, max_batch=8)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("capacity", [1, 2, 8])
+def test_a_model_with_a_row_for_each_object(tmp_path: Path, backend: str, capacity: int) -> None:
+    """Which row belongs to which request is unknown, also where there are as many."""
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip(backend)
+    import infersdk
+
+    for make in (onnx_models.found, onnx_models.nonzero):
+        with infersdk.load(make(tmp_path / "m.onnx"), backend) as infer, pytest.raises(UnsupportedModelError) as raised:
+            Pipeline(infer, max_batch=capacity)
+        assert "use max_batch" not in str(raised.value)
+
+
+def test_one_number_for_each_request_is_an_array(tmp_path: Path) -> None:
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip("onnxruntime")
+    import infersdk
+
+    path = onnx_models.double(tmp_path / "m.onnx", ["batch"])
+    with infersdk.load(path, "onnxruntime") as infer, Pipeline(infer, max_batch=2) as pipeline:
+        result = pipeline.submit(np.float32(3)).result(LONG)["y"]
+        assert isinstance(result, np.ndarray)
+        assert (result.shape, result.tolist()) == ((), 6)
+
+
+@pytest.mark.parametrize("named", ["y_dim_0", None])
+def test_an_output_whose_batch_has_another_name(tmp_path: Path, named: str | None) -> None:
+    """Exporters give numbered names to the free dimensions of outputs."""
+    onnx_models = pytest.importorskip("onnx_models")
+    pytest.importorskip("onnxruntime")
+    import infersdk
+
+    path = onnx_models.identity(tmp_path / "m.onnx", ["batch", 4], declared=[named, 4])
+    with infersdk.load(path, "onnxruntime") as infer, Pipeline(infer, max_batch=2) as pipeline:
+        row = np.arange(4, dtype=np.float32)
+        np.testing.assert_array_equal(pipeline.submit(row).result(LONG)["y"], row)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import onnx_models
+import pytest
 import serve_models
 
 import infersdk
@@ -71,4 +73,17 @@ def test_requests_of_one_batch_write_to_their_own_memory(tmp_path: Path) -> None
         np.testing.assert_array_equal(region.bytes[8:].view(np.int32).reshape(rows, 16), a + value)
         assert not region.bytes[:8].any()
         np.testing.assert_array_equal(response.outputs["OUTPUT1"], a - value)
+    endpoint.close(drain=1)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_network_with_a_row_for_each_object_runs_whole_requests(tmp_path: Path, backend: str) -> None:
+    pytest.importorskip(backend)
+    network = infersdk.load(onnx_models.found(tmp_path / "found.onnx"), backend)
+    endpoint = NetworkEndpoint("found", "1", network, {"max_batch": 2}, None)
+    endpoint.pipeline.warm_up()
+    x = np.float32([[0, 1, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]])
+    (rows,) = endpoint.rows(InferRequest("found", "1", "", {"x": x}, []))
+    results = [endpoint.pipeline.submit(rows).result()]
+    assert endpoint.gather(results, ["y"])["y"].tolist() == [[0, 1], [0, 3], [1, 0]]
     endpoint.close(drain=1)

@@ -265,7 +265,7 @@ def closed():
     return infer
 kept = [closed() for _ in range(2)]
 before = resident_bytes()
-kept += [closed() for _ in range(8)]
+kept += [closed() for _ in range(24)]
 print(resident_bytes() - before)
 """
 
@@ -280,7 +280,7 @@ def test_an_infer_that_was_closed_keeps_no_weights(tmp_path: Path, backend: str,
     path = models.save(tmp_path / "large.onnx", [models.node("MatMul", "x w", "y")], inputs, outputs, {"w": weights})
     command = [sys.executable, "-c", KEPT_BY_CLOSED, str(path), backend, str(released)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert int(done.stdout) < 2 * weights.nbytes  # the allocator may keep the memory of one
+    assert int(done.stdout) < 6 * weights.nbytes  # the allocator may keep the memory of a few
 
 
 # ---- on several backends ----

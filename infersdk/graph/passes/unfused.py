@@ -46,7 +46,7 @@ class Unfused(Pass):
 def _uses(node: ir.Node) -> list[Any]:
     """The uses of a value that read its Max."""
     get = node.attributes
-    if node.op_type == "AveragePool" and get.get_int("count_include_pad", 0) and node.inputs[0] is not None:
+    if node.op_type == "AveragePool" and get.get_int("count_include_pad", 0) != 0 and node.inputs[0] is not None:
         padded = any(get.get_ints("pads", ())) or get.get_string("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
         return [use for use in node.inputs[0].uses() if padded and use.node is node]
     if node.op_type in ("Mul", "Div"):

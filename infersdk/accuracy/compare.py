@@ -417,14 +417,19 @@ def _call(name: str, runner: Runner, sample: Arrays) -> Arrays:
         return {output: np.asarray(array) for output, array in outputs.items()}
     own = [spec.name for spec in runner.input_specs]
     if len(own) == len(sample) == 1:  # another file may call its only input something else
-        return runner(dict(zip(own, sample.values(), strict=True)))
+        sample = dict(zip(own, sample.values(), strict=True))
     if missing := [one for one in own if one not in sample]:
         raise InputNameError(
             f"{name} has no input of the reference for its {missing[0]!r}: its inputs are {own}, those of the "
             f"reference {list(sample)}; where there are several, they are matched by name"
         )
     # A runtime may have folded an input away, such as one whose shape alone is used.
-    return runner({one: sample[one] for one in own})
+    return runner({spec.name: _converted(sample[spec.name], spec.dtype) for spec in runner.input_specs})
+
+
+def _converted(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """A sample in FP32 or FP16 for an input in the other one, as of an export in FP16."""
+    return array.astype(dtype) if {getattr(array, "dtype", None), dtype} == {np.dtype("f4"), np.dtype("f2")} else array
 
 
 def _input_specs(file: Path, runner: Runner) -> tuple[TensorSpec, ...]:

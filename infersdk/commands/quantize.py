@@ -15,6 +15,7 @@ from .. import models, quant
 from ..core.files import atomic_write, check_output, image_files
 from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
+from ..graph.files import files_of
 from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
 from ..quant.ranges import PERCENTILE
@@ -94,12 +95,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} is a number from {low}, not {value}")
     if arguments.percentile is not None and arguments.method != "percentile":
         raise ConfigError(f"--percentile {arguments.percentile:g} needs --method percentile")
-    ModelSource.of(arguments.model)  # checks the path first
+    files = files_of(ModelSource.of(arguments.model))  # checks the path first
     output = arguments.output or arguments.model.with_suffix(".int8.onnx")
-    check_output(arguments.model, output)
+    check_output(arguments.model, output, *files)
     check_report_files(
         output, arguments.table, arguments.tensorrt_cache, arguments.report,
-        inputs=[arguments.model, *(arguments.data or ()), *wrapper_files(arguments)],
+        inputs=[*files, *(arguments.data or ()), *wrapper_files(arguments)],
     )  # fmt: skip
     target = arguments.target or quant.scheme_of_backend(arguments.backend).name
     if arguments.layers:

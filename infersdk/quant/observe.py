@@ -204,16 +204,15 @@ class Observer:
 
     def _run(self, session: Any, feeds: dict[str, npt.NDArray[Any]]) -> list[Any]:
         """Runs the model; returns the arrays of `_computed`."""
-        if not self._computed:
-            return []  # an empty list would request all outputs
+        outputs = self._computed or [session.get_outputs()[0].name]  # an empty list would request all outputs
         try:
-            result: list[Any] = session.run(self._computed, feeds)
+            result: list[Any] = session.run(outputs, feeds)
         except Exception as error:  # the runtime has no root of its own exceptions
             shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
             if "INVALID_ARGUMENT" in str(error):
                 raise CalibrationError(f"the data ({shapes}) does not match the model: {error}") from None
             raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
-        return result
+        return result[: len(self._computed)]
 
 
 def calibrate(

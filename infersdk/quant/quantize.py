@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.files import atomic_write, check_output
+from ..core.model_source import ModelSource
 from ..errors import CalibrationError, ConfigError
 from ..graph.builder import GraphBuilder
-from ..graph.files import model_bytes
+from ..graph.files import files_of, model_bytes
 from ..graph.quantization import QuantizationRecord
 from ..graph.weights import drop_unused_weights, graph_values
 from .plan import Plan, data_input, output_axis, plan, weight_array
@@ -81,7 +82,7 @@ def quantize(
     if isinstance(model, Plan):
         planned = model.without(exclude) if exclude else model
     else:
-        check_output(model, output)
+        check_output(model, output, *files_of(ModelSource.of(model)))
         table.check(model)
         planned = plan(model, target, exclude=exclude)
     result, record = quantized_model(planned, table, bias_correction=bias_correction)

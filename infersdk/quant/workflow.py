@@ -19,8 +19,9 @@ import msgspec
 from ..accuracy import Agreement, agreement
 from ..core.executed_layers import seconds_of
 from ..core.files import check_output
+from ..core.model_source import ModelSource
 from ..errors import CalibrationError, ConfigError, UnsupportedModelError
-from ..graph.files import write_model
+from ..graph.files import files_of, write_model
 from ..image.sources import check_several
 from .layer_times import layer_times
 from .observe import ImageInputs, Observations, Observer, check_samples
@@ -157,7 +158,7 @@ class Workflow:
         RuntimeWarning, or CalibrationError is raised for `max_score_shift`.
         """
         show = stage or silent_stage
-        check_output(self.model, output)
+        check_output(self.model, output, *files_of(ModelSource.of(self.model)))
         if not self.compared:
             return self.write(output)
         with self.open_wrapper(self.model) as wrapper:

@@ -372,6 +372,15 @@ def test_another_file_may_call_its_only_input_something_else(tmp_path: Path) -> 
     assert report.sides[0].outputs[0].name == "y"
 
 
+@pytest.mark.parametrize("kinds", [("float32", "float16"), ("float16", "float32")])
+def test_an_export_in_fp16_has_inputs_in_fp16(kinds: tuple[str, str], tmp_path: Path) -> None:
+    paths = [
+        save(tmp_path / f"{kind}.onnx", [node("Relu", "x", "y")], [value("x", [4], kind)], [value("y", [4], kind)], {})
+        for kind in kinds
+    ]
+    assert compare(paths[0], {"first": "onnxruntime", "other": lambda file: load(paths[1])}).agrees
+
+
 def test_several_inputs_are_matched_by_name(tmp_path: Path) -> None:
     def made(name: str, *inputs: str) -> Path:
         return save(

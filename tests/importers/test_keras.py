@@ -14,6 +14,7 @@ import pytest
 from conversions import converted
 from framework_files import write_keras
 
+import infersdk
 from infersdk.core.model_source import ModelSource
 from infersdk.errors import (
     BackendUnavailableError,
@@ -183,6 +184,18 @@ def test_files_of_keras_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [one.name for one in conversion.check.outputs] == ["classes_output", "sum_output"]
     assert conversion.notes[0].startswith("by Keras 3")
     assert conversion.notes[1] == "LSTM: each step is a copy of the cell"
+
+
+def test_inputs_in_a_dict_keep_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("keras")
+    monkeypatch.setenv("KERAS_BACKEND", "torch")
+    import keras
+
+    inputs = {name: keras.Input((4,), name=name) for name in ("b-1", "b_1", "1")}
+    path = tmp_path / "m.keras"
+    keras.Model(inputs, keras.layers.Concatenate()(list(inputs.values()))).save(path)
+    with infersdk.load(converted(path).content) as infer:
+        assert {spec.name for spec in infer.input_specs} == inputs.keys()
 
 
 def test_an_embedding_within_a_nested_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -202,6 +202,32 @@ def test_an_exported_program(tmp_path: Path) -> None:
         convert(tmp_path / "net.pt2", shapes=[(1, 3, 8, 8)])
 
 
+class Nested(torch.nn.Module):
+    def forward(self, pair: dict[str, torch.Tensor], rest: list[torch.Tensor], times: int) -> torch.Tensor:
+        return torch.cdist(pair["x"], pair["y"]) - rest[0] * times
+
+
+def test_an_exported_program_with_inputs_by_keyword_and_in_containers(tmp_path: Path) -> None:
+    """It is traced."""
+    pair = {"x": torch.rand(1, 4, 5), "y": torch.rand(1, 3, 5)}
+    program = torch.export.export(Nested(), (pair,), {"times": 3, "rest": [torch.rand(1, 4, 3)]})
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    with infersdk.load(converted(tmp_path / "m.pt2").content) as infer:
+        assert sorted(spec.name for spec in infer.input_specs) == ["pair_x", "pair_y", "rest_0"]
+
+
+def test_sizes_that_tracing_fixes_are_a_note(tmp_path: Path) -> None:
+    """The dynamo exporter of PyTorch 2.13 fails for a multiple of a free size."""
+    side = 2 * torch.export.Dim("half", min=4, max=32)
+    net = torch.nn.Conv2d(3, 4, 3)
+    program = torch.export.export(net, (torch.rand(2, 3, 16, 16),), dynamic_shapes=({2: side, 3: side},))
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    conversion = converted(tmp_path / "m.pt2")
+    (x,) = Graph.parse(conversion.content).inputs
+    fixed = x.shape[-1] == 8
+    assert fixed == any(f"the sizes of input {x.name} are fixed to [2, 3, 8, 8]" in note for note in conversion.notes)
+
+
 class Returning(torch.nn.Module):
     def forward(this, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: N805 - the name is not fixed
         return torch.relu(x), x

@@ -635,3 +635,28 @@ def test_speed_of_both(model: Path, table: quant.CalibrationTable, tmp_path: Pat
         speed = quant.compare_speed(plain, quantized, {"x": data[0]}, rounds=3)
     assert speed.fp32 > 0
     assert speed.ratio == pytest.approx(speed.fp32 / speed.int8)
+
+
+def test_the_weights_of_the_model_are_not_overwritten(model: Path, table: quant.CalibrationTable) -> None:
+    weights = model.with_name("apart.bin")
+    path = model.with_name("apart.onnx")
+    onnx.save(onnx.load(str(model)), str(path), save_as_external_data=True, location=weights.name, size_threshold=0)
+    before = weights.read_bytes()
+    for write in (
+        lambda: quant.quantize(path, weights, table),
+        lambda: quant.Workflow(path, [np.zeros((16, 16, 3), np.uint8)] * 8, Classifier).run(weights),
+    ):
+        with pytest.raises(errors.ConfigError, match=r"apart.bin' is an input, too; write to another file"):
+            write()
+    assert weights.read_bytes() == before
+
+
+@pytest.mark.parametrize("change", [lambda x: x[:, :2], lambda x: x.astype(np.float64)], ids=["channels", "type"])
+def test_data_for_a_model_of_one_layer(change: Any, tmp_path: Path, data: list[np.ndarray[Any, Any]]) -> None:
+    weights = {"w": np.ones((8, 3, 3, 3), np.float32)}
+    path = save(
+        tmp_path / "m.onnx", numbered([node("Conv", "x w", "y")]), [value("x", [None, 3, 16, 16])],
+        [value("y", [None, 8, 14, 14])], weights, opset=13,
+    )  # fmt: skip
+    with pytest.raises(errors.CalibrationError, match="does not match the model"):
+        quant.calibrate(path, [change(x) for x in data], target="openvino")

@@ -39,14 +39,15 @@ if TYPE_CHECKING:
     from .set_opset import SetOpset
     from .static_reshapes import StaticReshapes
     from .to_float16 import ToFloat16
+    from .unfused import Unfused
     from .unsigned_activations import UnsignedActivations
     from .weight_forms import NarrowIndices, ShrinkConstants, WeightsOffInputs
 
 __all__ = [
     "AddNms", "CleanUp", "EndAtHead", "FoldSpaceToDepth", "FreeBatch", "FreeSize", "HardSwish", "ImageIn", "NameAxes",
     "NameNodes", "NarrowIndices", "Pass", "QuantizedOperators", "ResizeInput", "SaturatedQuantizers", "SetOpset",
-    "ShrinkConstants", "StaticReshapes", "ToFloat16", "UnsignedActivations", "WeightsOffInputs", "apply_passes",
-    "cached_model", "loading_passes", "pass_keys", "prepared_model",
+    "ShrinkConstants", "StaticReshapes", "ToFloat16", "Unfused", "UnsignedActivations", "WeightsOffInputs",
+    "apply_passes", "cached_model", "loading_passes", "pass_keys", "prepared_model",
 ]  # fmt: skip
 
 _log = logger("infersdk.graph")
@@ -56,8 +57,8 @@ _find, __dir__ = lazy(__name__, {
     "free_batch": "FreeBatch", "free_size": "FreeSize", "hard_swish": "HardSwish", "image_in": "ImageIn",
     "name_axes": "NameAxes", "name_nodes": "NameNodes", "quantized_operators": "QuantizedOperators",
     "resize_input": "ResizeInput", "saturated_quantizers": "SaturatedQuantizers", "set_opset": "SetOpset",
-    "static_reshapes": "StaticReshapes", "to_float16": "ToFloat16", "unsigned_activations": "UnsignedActivations",
-    "weight_forms": "NarrowIndices ShrinkConstants WeightsOffInputs",
+    "static_reshapes": "StaticReshapes", "to_float16": "ToFloat16", "unfused": "Unfused",
+    "unsigned_activations": "UnsignedActivations", "weight_forms": "NarrowIndices ShrinkConstants WeightsOffInputs",
 })  # fmt: skip
 __getattr__ = _find
 
@@ -90,6 +91,7 @@ def loading_passes(
     if backend == "openvino" and device in ("cpu", "auto"):
         yield _find("QuantizedOperators")()
         yield _find("SaturatedQuantizers")()
+        yield _find("Unfused")()
         # OpenVINO 2026.4 converts signed activations too, but then computes convolutions with a fused sum incorrectly.
         yield _find("UnsignedActivations")()
 

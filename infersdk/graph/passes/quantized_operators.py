@@ -16,6 +16,7 @@ from ...errors import UnsupportedModelError
 from ..builder import GraphBuilder
 from ..weights import constant_tensor, drop_unused_weights
 from .base import Pass
+from .set_opset import at_least_opset
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,14 +31,16 @@ class QuantizedOperators(Pass):
     """Rewrites QLinear operators and QGemm. `apply` raises UnsupportedModelError for unknown ones."""
 
     name: ClassVar[str] = "quantized-operators"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def concerns(self, source: ModelSource) -> bool:
         return source.mentions(b"QLinear") or source.mentions(b"QGemm")
 
     def apply(self, model: ir.Model) -> bool:
-        graph = model.graph
-        result = [node for node in graph if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
+        if not _quantized(model):
+            return False
+        at_least_opset(model, 13)  # the first one with scales per channel
+        graph, result = model.graph, _quantized(model)
         for node in result:
             if node.op_type not in _FORMS or node.attributes.get_int("channels_last", 0) != 0:
                 raise UnsupportedModelError(
@@ -46,10 +49,14 @@ class QuantizedOperators(Pass):
                 )
         for index, node in enumerate(result):
             _rewrite(graph, node, f"{node.name or node.op_type}_{index}_qdq")
-        if result:
-            graph.sort()
-            drop_unused_weights(graph)
-        return bool(result)
+        graph.sort()
+        drop_unused_weights(graph)
+        return True
+
+
+def _quantized(model: ir.Model) -> list[ir.Node]:
+    """The nodes to rewrite."""
+    return [node for node in model.graph if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
 
 
 class _Form(NamedTuple):
@@ -60,7 +67,7 @@ class _Form(NamedTuple):
         factors: the quantised inputs. The scale and the zero point follow each of them.
         result: the scale of the result, which the zero point follows.
         axis: the axis of a vector of scales of the second factor.
-        bias: the integer bias, whose scale is the product of the scales of two factors.
+        bias: the integer bias, whose scale is the product of the scales of two factors and of `alpha`.
     """
 
     operator: str
@@ -72,7 +79,7 @@ class _Form(NamedTuple):
 
 _FORMS = {
     "QLinearConv": _Form("Conv", (0, 3), 6, axis=0, bias=8), "QLinearMatMul": _Form("MatMul", (0, 3), 6, axis=-1),
-    "QGemm": _Form("Gemm", (0, 3), 7, axis=1, bias=6),  # alpha does not apply to the bias, nor to its scale
+    "QGemm": _Form("Gemm", (0, 3), 7, axis=1, bias=6),
     "QLinearAdd": _Form("Add", (0, 3), 6), "QLinearMul": _Form("Mul", (0, 3), 6),
     "QLinearSigmoid": _Form("Sigmoid", (0,), 3), "QLinearLeakyRelu": _Form("LeakyRelu", (0,), 3),
     "QLinearAveragePool": _Form("AveragePool", (0,), 3),
@@ -104,11 +111,12 @@ def _rewrite(graph: ir.Graph, node: ir.Node, name: str) -> None:
         factors.append(build("DequantizeLinear", value, scale, zero, axis=axis if vector else None))
     if form.bias is not None and inputs[form.bias] is not None:
         bias, *scales = (_constant(inputs[at], node) for at in (form.bias, *(at + 1 for at in form.factors)))
-        product = bias.astype(np.float64) * scales[0] * scales[1]
+        product = bias.astype(np.float64) * scales[0] * scales[1] * node.attributes.get_float("alpha", 1.0)
         factors.append(build.constant(product.astype(np.float32), "bias"))
     kept = {key: value for key, value in node.attributes.items() if key in _KEPT.get(form.operator, ())}
     computed = build(form.operator, *factors, name="result", **kept)
-    by = build("QuantizeLinear", computed, *inputs[form.result : form.result + 2])
+    scale, zero = inputs[form.result : form.result + 2]  # a QGemm without them has a floating-point result
+    by = computed if scale is None else build("QuantizeLinear", computed, scale, zero)
     replace_nodes_and_values(graph, node, [node], [], node.outputs, [by])
 
 

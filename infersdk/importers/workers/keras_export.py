@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -157,9 +156,11 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
             file.attrs["model_config"] = json.dumps(for_keras_3(json.loads(file.attrs["model_config"])))
     functions = {_HARD_SIGMOID: lambda x: keras.ops.clip(0.2 * x + 0.5, 0, 1)}
     model = keras.models.load_model(str(path), compile=False, safe_mode=True, custom_objects=functions)
-    names = [re.sub(r"[^\w.]", "_", one.name) for one in model.inputs]
+    names = [one.name for one in model.inputs]
     dtypes = [one.dtype for one in model.inputs]
     sizes = full_sizes(names, [one.shape for one in model.inputs], dtypes, request["shapes"], 1)
+
+    structure = getattr(model, "_inputs_struct", model.inputs[0])  # a Sequential model has one input
 
     class Module(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -167,7 +168,7 @@ def convert_keras(folder: Path, request: dict[str, Any], target: Path) -> dict[s
             self.model = model
 
         def forward(self, *inputs: Any) -> tuple[Any, ...]:
-            return tuple(leaves(self.model(list(inputs) if len(inputs) > 1 else inputs[0], training=False)))
+            return tuple(leaves(self.model(keras.tree.pack_sequence_as(structure, inputs), training=False)))
 
     module, wanted = Module().eval(), list(zip(sizes, dtypes, strict=True))
     example, results = run_module(folder, request, module, names, wanted, least_rows(model))

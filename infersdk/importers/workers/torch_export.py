@@ -254,8 +254,8 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         names, wanted = script_inputs(loaded, request["shapes"])
         module = loaded
     else:
-        module = loaded.module()
-        names, wanted = program_inputs(loaded)
+        module = positional_module(loaded)
+        names, wanted, free = program_inputs(loaded)
     example, _ = run_module(folder, request, module, names, wanted)
     traced = ("the TorchScript exporter", lambda: export_traced(module, example, names, target))
     converted = ("TS2EPConverter with the dynamo exporter", lambda: export_converted(module, example, names, target))
@@ -265,15 +265,43 @@ def run(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
         notes = export_first(traced, converted)
     else:
         notes = export_first(("the dynamo exporter", lambda: export_dynamo(loaded, [], None, target)), traced)
+        if notes:  # traced
+            sizes = dict(zip(names, wanted, strict=True))
+            notes += [f"the sizes of input {name} are fixed to {list(sizes[name][0])}" for name in free]
     return {"notes": notes, "runtime": f"PyTorch {torch.__version__}"}
 
 
-def program_inputs(program: Any) -> tuple[list[str], list[Any]]:
-    """The inputs of an exported program, with the lower limit or 2 for free sizes."""
+def positional_module(program: Any) -> Any:
+    """The module of an exported program, called with the tensors of its inputs in order."""
+    import torch
+    from torch.export.graph_signature import ConstantArgument, InputKind
+
+    inputs = [one.arg for one in program.graph_signature.input_specs if one.kind is InputKind.USER_INPUT]
+
+    class Module(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.program = program.module()
+
+        def forward(self, *tensors: Any) -> Any:
+            left = iter(tensors)
+            values = [one.value if isinstance(one, ConstantArgument) else next(left) for one in inputs]
+            arguments, named = torch.utils._pytree.tree_unflatten(values, program.call_spec.in_spec)
+            return self.program(*arguments, **named)
+
+    return Module()
+
+
+def program_inputs(program: Any) -> tuple[list[str], list[Any], list[str]]:
+    """The inputs of an exported program, with the lower limit or 2 for free sizes.
+
+    Returns:
+        Their names, their shapes and types, and the names of those with free sizes behind the first axis.
+    """
     import torch
 
     user = set(program.graph_signature.user_inputs)
-    names, wanted = [], []
+    names, wanted, free = [], [], []
     for node in program.graph.nodes:
         if node.op != "placeholder" or node.name not in user:
             continue
@@ -282,7 +310,9 @@ def program_inputs(program: Any) -> tuple[list[str], list[Any]]:
             raise RefusedError(f"input {node.name!r} is not a tensor", "unsupported")
         names.append(node.name)
         wanted.append((tuple(size_of(size, program) for size in value.shape), str(value.dtype).removeprefix("torch.")))
-    return names, wanted
+        if not all(isinstance(size, int) for size in value.shape[1:]):
+            free.append(node.name)
+    return names, wanted, free
 
 
 def size_of(size: Any, program: Any) -> int:

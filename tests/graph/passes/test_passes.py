@@ -34,7 +34,7 @@ def test_keys_of_caches_tell_passes_apart() -> None:
         ("onnxruntime", "cpu", None, ["hard-swish", "unsigned-activations"]),
         ("onnxruntime", "cuda", None, []),
         ("onnxruntime", "cuda", "fp16", ["to-float16"]),
-        ("openvino", "cpu", "fp16", ["quantized-operators", "saturated-quantizers", "unsigned-activations"]),
+        ("openvino", "cpu", "fp16", ["quantized-operators", "saturated-quantizers", "unfused", "unsigned-activations"]),
         ("openvino", "gpu", None, []),
         ("tensorrt-rtx", "cuda", "fp16", ["to-float16"]),
         ("tensorrt", "cuda", "fp32", []),

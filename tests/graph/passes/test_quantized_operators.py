@@ -157,3 +157,47 @@ def test_scales_in_constant_nodes(bias: bool, tmp_path: Path) -> None:
     assert content is not None
     x = rng.normal(size=(1, 4, 8, 8)).astype(np.float32) * 3
     np.testing.assert_allclose(plain(content, [x]), plain(path, [x]), atol=0.21)
+
+
+def test_the_alpha_of_a_gemm_scales_the_bias(tmp_path: Path) -> None:
+    weights = {
+        "xs": np.float32(0.1), "xz": np.uint8(0), "w": np.array([[10], [20]], np.int8), "wz": np.int8(0),
+        "b": np.array([1000], np.int32),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", "x xs xz", "q"),
+        node("QGemm", "q xs xz w xs wz b", "y", domain="com.microsoft", alpha=0.5),
+    ]
+    path = save(tmp_path / "m.onnx", nodes, [value("x", [1, 2])], [value("y", [1, 1])], weights, opset=13)
+    content = prepared_model(path, [QuantizedOperators()])
+    assert content is not None
+    x = np.array([[10, 5]], np.float32)
+    np.testing.assert_allclose(plain(path, [x]), [[15]], rtol=1e-5)
+    np.testing.assert_allclose(plain(content, [x]), [[15]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [10, 11, 12])
+def test_scales_per_channel_in_an_opset_that_lacks_them(
+    opset: int, tmp_path: Path, data: list[np.ndarray[Any, Any]]
+) -> None:
+    pytest.importorskip("openvino")
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.normal(size=(4, 3, 3, 3)).astype(np.float32), "v": rng.normal(size=(4, 4, 3, 3)).astype(np.float32)
+    }  # fmt: skip
+    nodes = [
+        node("Conv", "x w", "a"), node("Relu", "a", "r"), node("Conv", "r v", "b"), node("Add", "b b", "c"),
+        node("Squeeze", "c", "y", axes=[0]),
+    ]  # fmt: skip
+    source = save(
+        tmp_path / "m.onnx", numbered(nodes), [value("x", [1, 3, 12, 12])], [value("y", [4, 8, 8])], weights,
+        opset=opset,
+    )  # fmt: skip
+    x = data[0][:1]
+    made = quantised(
+        source, [x], form="QOperator", activation_type="QUInt8", weight_type="QInt8", per_channel=True,
+        reduce_range=True,
+    )  # fmt: skip
+    expected = plain(made, [x])
+    with infersdk.load(made, "openvino") as infer:
+        np.testing.assert_allclose(infer(x)["y"], expected, atol=np.ptp(expected) / 100)

@@ -2,7 +2,7 @@
 
 An entry is a blob under a key that covers everything it was made from (`key_of`), so no entry goes stale: whatever has
 changed has another key. Next to each blob `<key>.bin` is its manifest `<key>.json`, for people to read, with the blob's
-SHA-256. An entry that does not match its manifest counts as missing, and is removed where it is looked up.
+SHA-256. An entry that does not match its manifest counts as missing.
 
 Several processes may share the folder. A blob and its manifest are each replaced in one step. Each key has a lock (of
 `<key>.lock`, which ends with its process): one process makes an entry, and the others wait. Nothing waits for the disk:
@@ -206,9 +206,8 @@ class Cache:
         if result is None:
             with contextlib.suppress(OSError), self._locked(key):  # a writer may have been in between
                 result = self._look(key, load)
-                if result is None and (manifest := read_manifest(self._manifest_path(key))) is not None:
-                    _log.warning("the cache entry %s (%s) is damaged, and is made again", key, manifest.label)
-                    self._delete(key)
+            if result is None and (manifest := read_manifest(self._manifest_path(key))) is not None:
+                _log.warning("the cache entry %s (%s) is damaged, and is made again", key, manifest.label)
         if result is not None:
             self._mark_used(key, result[1])
             _log.debug("the %s of %s is in the cache: %s", result[1].kind, result[1].label, self.path(key))

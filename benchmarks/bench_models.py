@@ -137,7 +137,8 @@ def against(turns: Turns, mine: str, theirs: str, packages: str, model: Path, im
     """Sessions of ONNX Runtime in one process would slow each other: their threads spin after a run."""
     done = subprocess.run([OTHERS, "-c", f"import {packages}"], check=False, capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"{OTHERS} does not import {packages}: {done.stderr.splitlines()[-1]}")
+        reason = (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1]
+        pytest.skip(f"{OTHERS} does not import {packages}: {reason}")
     commands = [
         (python, __file__, name, model, backend, image) for python, name in ((sys.executable, mine), (OTHERS, theirs))
     ]

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import BackendUnavailableError, ConfigError, InputError
 from ..ops import NO_TRACK, ByteTracker
+from ..ops.tracking import is_finite
 from .results.detections import check_detections
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Tracker:
         if method not in methods:
             raise ConfigError(f"unknown tracker {method!r}; use one of {', '.join(methods)}")
         fps = 30.0 if fps is None else fps
-        if not (isinstance(fps, (float, Real)) and 0 < fps <= sys.float_info.max):
+        if not (is_finite(fps) and fps > 0):
             raise ConfigError(f"fps={fps!r} is no number above 0 that a float can hold")
         if "frame_rate" in settings:
             raise ConfigError(f"frame_rate={settings['frame_rate']!r}: the frame rate of a Tracker is fps; pass fps=")

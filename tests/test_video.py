@@ -324,12 +324,21 @@ def test_a_gap_that_the_format_does_not_hold(
         for at in times:
             writer.write(image(3), at)
         if refused is not None:
-            with pytest.raises(InputError, match=f"s after the image before, and {suffix} files do not hold such gaps"):
+            with pytest.raises(InputError, match=f"before, and {suffix} files do not hold such gaps"):
                 writer.write(image(3), refused)
         writer.write(image(3))
     with VideoReader(path) as reader:
         begin = times[0] if times else 0.0
         assert [frame.time for frame in reader][:-1] == pytest.approx([at - begin for at in times], abs=1e-3)
+
+
+def test_several_gaps_in_a_row_without_b_frames(tmp_path: Path) -> None:
+    times = [20000.0 * number for number in range(4)]
+    with VideoWriter(tmp_path / "a.mp4", (64, 48), 10, codec="mpeg4") as writer:
+        for at in times:
+            writer.write(image(3), at)
+    with VideoReader(tmp_path / "a.mp4") as reader:
+        assert [frame.time for frame in reader] == pytest.approx(times, abs=1e-3)
 
 
 def test_times_only_go_up(tmp_path: Path) -> None:

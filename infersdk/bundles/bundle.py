@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..core.files import open_regular
-from ..core.model_source import ModelSource
+from ..core.model_source import ModelSource, is_address
 from ..errors import (
     BundleError,
     BundleFormatError,
@@ -34,7 +34,7 @@ class Bundle:
     reads parts at a time.
 
     Args:
-        path: of the file.
+        path: of the file, or its address.
         key: of an encrypted bundle: 32 bytes, `"env:NAME"`, `"file:PATH"`, `"command:LINE"`, or a function that returns
             the key. None reads the environment variable INFERSDK_BUNDLE_KEY when a part is read.
         trust: the public key that must have signed the bundle: a PEM file, or 64 hexadecimal digits. None accepts
@@ -59,6 +59,8 @@ class Bundle:
     def __init__(
         self, path: str | os.PathLike[str], *, key: KeySource | None = None, trust: str | os.PathLike[str] | None = None
     ) -> None:
+        if is_address(path):
+            path = ModelSource.of(path)
         self.path, self._key = os.fspath(path), key
         self._name = path.name if isinstance(path, ModelSource) else os.path.basename(self.path)
         try:

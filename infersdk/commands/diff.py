@@ -7,7 +7,6 @@ import hashlib
 from typing import Any
 
 from ..bundles import Bundle
-from ..core.model_source import ModelSource
 from ..errors import ConfigError
 from .common import add_options, print_json, print_text
 
@@ -23,9 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    sides = [
-        _opened(ModelSource.of(path), arguments.key, arguments.trust) for path in (arguments.first, arguments.second)
-    ]
+    sides = [_opened(path, arguments.key, arguments.trust) for path in (arguments.first, arguments.second)]
     if arguments.key is not None and not any(one.manifest.encryption for one in sides):
         raise ConfigError("--key is for an encrypted bundle, and both are not encrypted; leave it out")
     found = _differences(*sides)
@@ -36,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
-def _opened(path: ModelSource, key: str | None, trust: str | None) -> Bundle:
+def _opened(path: str, key: str | None, trust: str | None) -> Bundle:
     """A bundle, with the key where it is encrypted: the other one may be plain."""
     bundle = Bundle(path, trust=trust)
     return bundle if bundle.manifest.encryption is None else Bundle(path, key=key, trust=trust)

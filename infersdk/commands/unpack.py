@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from ..bundles import Bundle, unpack
-from ..core.model_source import ModelSource
 from .common import add_options, print_text
 
 DESCRIPTION = "Checks a bundle, and writes its manifest and its parts to a folder, decrypted."
@@ -19,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    bundle = Bundle(ModelSource.of(arguments.bundle), key=arguments.key, trust=arguments.trust)
+    bundle = Bundle(arguments.bundle, key=arguments.key, trust=arguments.trust)
     for file in unpack(bundle, arguments.output):
         print_text(str(file))
     return 0

@@ -103,15 +103,14 @@ def _operator(op: type[CustomOp]) -> Any:
             "rename one"
         )
     if known is not None:
+        del _made[name]
         _libraries.pop(name)._destroy()
     library = torch.library.Library(_namespace(op), "FRAGMENT")
     try:
         library.define(f"{op.name}{_schema(op)}")
     except RuntimeError as error:  # an input named `in`, for example
-        said = str(error).partition(":")[0]
-        raise CustomOpError(
-            f"operator {op.title()}: PyTorch does not take {_schema(op)!r}: {said}; use other names"
-        ) from None
+        said = str(error).partition("\n")[0].rstrip(":")
+        raise CustomOpError(f"operator {op.title()}: PyTorch does not take {_schema(op)!r}: {said}") from error
     # Without inputs there is no tensor whose device PyTorch could choose a kernel by.
     for device, key in (("cpu", "CPU"), ("cuda", "CUDA")) if op.inputs else (("cpu", "CompositeExplicitAutograd"),):
         if getattr(op, device) is not None:

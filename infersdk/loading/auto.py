@@ -137,7 +137,7 @@ def _targets(device: str | Device | None) -> Iterator[tuple[Target, str]]:
     for name in list_backends():
         try:
             info = backend_class(name).declaration.probe()
-            devices = [Device.parse(one) for one in info.devices]
+            devices = [Device.parse(one) for one in info.devices] if device is None else []
         except Exception as error:  # a vendor's runtime may fail in any way
             yield Target(name), str(error) or type(error).__name__
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from .detection import DETECTION
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["NO_TRACK", "ByteTracker", "assign"]
+__all__ = ["NO_TRACK", "ByteTracker", "assign", "is_finite"]
 
 NO_TRACK: int = lib.IFS_NO_TRACK
 """The number of a box that belongs to no track, or to one that has no number yet."""
@@ -26,6 +25,14 @@ _FLOATS = ffi.typeof("float[]")
 #: The frame rate that `lost_track_buffer` refers to.
 _BUFFER_FPS = 30.0
 _MAX_INT32 = 2**31 - 1
+
+
+def is_finite(value: object) -> bool:
+    """Whether a value is a number that a float can hold."""
+    try:
+        return isinstance(value, (float, Real)) and math.isfinite(value)
+    except OverflowError:  # an int
+        return False
 
 
 def assign(costs: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
@@ -82,7 +89,7 @@ class ByteTracker(Handle):
             ("frame_rate", frame_rate),
             ("lost_track_buffer", lost_track_buffer),
         ):
-            if not (isinstance(value, (float, Real)) and abs(value) <= sys.float_info.max):
+            if not is_finite(value):
                 raise InputError(f"{name}={value!r}; use a number that is finite")
         if not frame_rate > 0:
             raise InputError(f"frame_rate={frame_rate}; use a number above 0")

@@ -210,7 +210,10 @@ class Observer:
         except Exception as error:  # the runtime has no root of its own exceptions
             shapes = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in feeds.items())
             if "INVALID_ARGUMENT" in str(error):
-                raise CalibrationError(f"the data ({shapes}) does not match the model: {error}") from None
+                raise CalibrationError(
+                    f"the data ({shapes}) does not match the model; give arrays of its types and shapes, with a batch "
+                    f"axis: {error}"
+                ) from None
             raise InferenceError(f"ONNX Runtime failed on the data ({shapes}): {error}") from error
         return result[: len(self._computed)]
 

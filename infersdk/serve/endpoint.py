@@ -130,7 +130,7 @@ class Endpoint(ABC):
         waiting = max(self.pipeline.slots * 8, _LEAST_QUEUE) if queue is None else queue
         self.admission = Admission(self.pipeline.slots, waiting, name)
         self.golden_checks = {"pass": 0, "fail": 0}
-        self._differs: BaseException | None = None
+        self.difference: BaseException | None = None  # of its golden samples
         self._runs_before = self.pipeline.stats().batch_sizes  # those of the warm-up
         self._users = 0
         self._unused = threading.Condition()
@@ -166,8 +166,8 @@ class Endpoint(ABC):
         """The exception that ended a pipeline of the model, or the difference of its golden samples; None if it accepts
         requests.
         """
-        if self._differs is not None:
-            return self._differs
+        if self.difference is not None:
+            return self.difference
         return next((pipeline.fault for pipeline in self.pipelines if pipeline.fault is not None), None)
 
     def verify_samples(self) -> None:
@@ -177,7 +177,7 @@ class Endpoint(ABC):
             self.check_samples()
         except Exception as error:
             self.golden_checks["fail"] += 1
-            self._differs = error
+            self.difference = error
         else:
             self.golden_checks["pass"] += 1
 

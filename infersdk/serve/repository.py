@@ -183,7 +183,7 @@ class Repository:
             entry.state, entry.reason = "LOADING", ""
         self.report(f"{name}: loading")
         started = monotonic()
-        failed = {version for version, endpoint in entry.versions.items() if endpoint.fault is not None}
+        failed = {version for version, endpoint in entry.versions.items() if endpoint.difference is not None}
         try:
             loaded = await loop.run_in_executor(self._loader, self._load_versions, name, failed)
         except BaseException as error:
@@ -253,7 +253,7 @@ class Repository:
             raise ClosedError(f"the server stops; cancelled: {what}")
 
     def _load_versions(self, name: str, failed: Collection[str]) -> dict[str, Endpoint]:
-        """Loads all versions. Those that failed must pass their golden samples, also with verify="never"."""
+        """Loads all versions. Those whose golden samples differed must pass them, also with verify="never"."""
         self._check_open(name)
         table = served_tables(self.config).get(name)
         if table is None:

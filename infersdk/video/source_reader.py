@@ -213,7 +213,8 @@ class SourceReader(ABC, Generic[FrameKind]):
             check_even(context, self._shown)
         arrivals = self.live and self._container.format.name == "mpjpeg"  # FFmpeg counts 25 of its images a second
         rate = stream.average_rate
-        if not rate and (guess := stream.guessed_rate) and guess * stream.time_base < 1:  # else it is that of ticks
+        # A guess of one frame a tick is right where ticks are frames (IVF, Ogg), and not where they are milliseconds.
+        if not rate and (guess := stream.guessed_rate) and (guess * stream.time_base < 1 or guess < MAX_FPS):
             rate = guess
         self.fps: float | None = float(rate) if rate and rate <= MAX_FPS and not arrivals else None
         self._clock = Clock(stream, self.fps, arrivals=arrivals)

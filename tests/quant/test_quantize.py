@@ -398,7 +398,7 @@ def test_data_without_a_batch_axis(tmp_path: Path) -> None:
         tmp_path / "product.onnx", [node("Gemm", "x w", "y")], [value("x", ["n", 4])], [value("y", ["n", 2])],
         {"w": np.ones((4, 2), np.float32)},
     )  # fmt: skip
-    with pytest.raises(errors.CalibrationError, match=r"'x' has shape \(4,\); give arrays with a batch axis"):
+    with pytest.raises(errors.CalibrationError, match=r"\(4,\)\) does not match .* with a batch axis: .* Expected: 2"):
         quant.calibrate(path, np.ones((16, 4), np.float32))
 
 

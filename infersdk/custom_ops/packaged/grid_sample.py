@@ -57,7 +57,8 @@ def replace_grid_samples(model: ir.Model) -> int:
     for node in list(model.graph):
         if node.domain or node.op_type != "GridSample":
             continue
-        shapes = [value.shape for value in node.inputs if value is not None and value.dtype == ir.DataType.FLOAT]
+        types = (None, ir.DataType.FLOAT)
+        shapes = [value.shape for value in node.inputs if value is not None and value.dtype in types]
         if len(shapes) != 2 or shapes[0] is None or len(shapes[0]) != 5:
             continue
         values = {name: attribute.value for name, attribute in node.attributes.items()}

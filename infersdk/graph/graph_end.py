@@ -47,7 +47,11 @@ class GraphEnd:
         given = {one.name for one in graph.input}
         self._weights = {one.name: one for one in graph.initializer if one.name not in given}
         self._makers = {name: node for node in graph.node for name in node.output if name}
-        self._types = _inferred(proto, shapes)
+        sizes: dict[str, tuple[int, list[int]]] = {}
+        self._types = _inferred(proto, shapes, sizes)
+        while more := self._reshaped():  # shape inference does not evaluate all shape arithmetic of exporters
+            sizes |= more
+            self._types = _inferred(proto, shapes, sizes)
 
     def maker(self, name: str, kind: str) -> Any:
         """The node that computes a value, if it has this standard operator; else None."""
@@ -63,6 +67,20 @@ class GraphEnd:
         kind = self._types.get(name)
         sizes = [dim.dim_value for dim in kind.shape.dim] if kind is not None else []
         return sizes if all(sizes) else []
+
+    def _reshaped(self) -> dict[str, tuple[int, list[int]]]:
+        """The types and dimensions of Reshape outputs whose target is computed from shapes and not yet known."""
+        result = {}
+        for name, node in self._makers.items():
+            before = self.dims(node.input[0]) if _operator(node) == "Reshape" and not self.dims(name) else []
+            if before:
+                try:
+                    target = self.compute(self.walk(node.input[1], lambda _: False)[0], {}, node.input[1])
+                    (array,) = _evaluated(node, [np.broadcast_to(0.0, before), target], False, self.opset)
+                    result[name] = self.dtype(node.input[0]), list(array.shape)
+                except (UnprovenError, TypeError, ValueError, IndexError):
+                    continue
+        return result
 
     def dtype(self, name: str) -> int:
         """The ONNX code of the element type of a value; 0 if unknown."""
@@ -163,8 +181,15 @@ def _value(attribute: Any) -> Any:
     return numpy_helper.to_array(value) if attribute.type == attribute.TENSOR else value
 
 
-def _inferred(proto: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """The `TypeProto.Tensor` of each value, by name, for inputs of the given shapes."""
+def _inferred(
+    proto: Any, shapes: Mapping[str, Sequence[int]], known: Mapping[str, tuple[int, list[int]]]
+) -> dict[str, Any]:
+    """The `TypeProto.Tensor` of each value, by name.
+
+    Args:
+        shapes: the shapes of inputs.
+        known: known types and dimensions of other values.
+    """
     import onnx
 
     graph = onnx.GraphProto(node=proto.graph.node, name="graph", input=proto.graph.input)
@@ -179,6 +204,9 @@ def _inferred(proto: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]
         elif weight.name not in inputs:
             graph.input.append(onnx.helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims))
     graph.output.extend(onnx.ValueInfoProto(name=one.name) for one in proto.graph.output)
+    graph.value_info.extend(
+        onnx.helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in known.items()
+    )
     model = onnx.ModelProto(graph=graph, ir_version=proto.ir_version, opset_import=proto.opset_import)
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph

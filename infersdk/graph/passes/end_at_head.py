@@ -37,7 +37,7 @@ class EndAtHead(Pass):
     """
 
     name: ClassVar[str] = "end-at-head"
-    version: ClassVar[int] = 8
+    version: ClassVar[int] = 7
     concerns = needs_operators(b"Sigmoid", b"Concat", b"Reshape")
 
     def find(self, proto: Any) -> RawHead:

@@ -328,11 +328,24 @@ class ShapeChange:
         return made
 
     def _mend_split(self, node: ir.Node) -> None:
-        """Raises an error if the parts of an axis that changes have constant sizes."""
-        shapes, axis = self._shapes(node.inputs[0]), node.attributes.get_int("axis", 0)
-        sizes = self._constant(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get("split")
-        if sizes is not None and shapes is not None and shapes[0][axis] != shapes[1][axis]:
-            raise self._error(node, f"it splits an axis of {shapes[0][axis]} into parts of constant sizes")
+        shapes = self._shapes(node.inputs[0])
+        axis = node.attributes.get_int("axis", 0)
+        if shapes is None or shapes[0][axis] == shapes[1][axis]:
+            return
+        if self._free:
+            raise self._error(node, "it splits the batch")
+        sizes = self._constant(node.inputs[1]) if len(node.inputs) > 1 else None
+        if sizes is not None:
+            before, after = shapes[0][axis], shapes[1][axis]
+            limits = level_limits(self._sizes, before, after)
+            ends = [limits.get(int(end)) for end in np.cumsum(sizes)]
+            if None not in ends:
+                made = np.diff(np.asarray(ends, sizes.dtype), prepend=0)
+            else:
+                made = self._scaled(node, sizes, [before] * sizes.size, [after] * sizes.size)
+            self._write(node, 1, made)
+        elif "split" in node.attributes:
+            raise self._error(node, "its sizes are attributes (before opset 13); raise the opset first")
 
     def _mend_kernel(self, node: ir.Node) -> None:
         """Makes a pool over a whole map global. A kernel that the new map cannot hold raises an error."""

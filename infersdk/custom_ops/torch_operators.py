@@ -110,7 +110,8 @@ def _operator(op: type[CustomOp]) -> Any:
         library.define(f"{op.name}{_schema(op)}")
     except RuntimeError as error:  # an input named `in`, for example
         said = str(error).partition("\n")[0].rstrip(":")
-        raise CustomOpError(f"operator {op.title()}: PyTorch does not take {_schema(op)!r}: {said}") from error
+        remedy = "; use other names" if said.startswith("expected") else ""
+        raise CustomOpError(f"operator {op.title()}: PyTorch does not take {_schema(op)!r}: {said}{remedy}") from error
     # Without inputs there is no tensor whose device PyTorch could choose a kernel by.
     for device, key in (("cpu", "CPU"), ("cuda", "CUDA")) if op.inputs else (("cpu", "CompositeExplicitAutograd"),):
         if getattr(op, device) is not None:

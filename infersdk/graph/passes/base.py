@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from ...core.model_source import ModelSource
 
-__all__ = ["Pass", "needs_operators"]
+__all__ = ["Pass", "needs_operators", "needs_quantizers"]
 
 
 class Pass(Protocol):
@@ -29,3 +29,10 @@ class Pass(Protocol):
 def needs_operators(*words: bytes) -> Any:
     """A method `concerns()` of a pass that changes only ONNX models with all these words in names of operators."""
     return lambda _, source: all(map(source.mentions, words))
+
+
+def needs_quantizers(_: Any, source: ModelSource) -> bool:
+    """A method `concerns()` of a pass that changes QuantizeLinear nodes, which other passes also make of QLinear
+    operators and QGemm.
+    """
+    return any(map(source.mentions, (b"QuantizeLinear", b"QLinear", b"QGemm")))

@@ -14,7 +14,7 @@ import numpy as np
 from ...errors import UnsupportedModelError
 from ..builder import GraphBuilder
 from ..weights import constant_of, constant_tensor
-from .base import Pass, needs_operators
+from .base import Pass, needs_quantizers
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -31,7 +31,7 @@ class SaturatedQuantizers(Pass):
 
     name: ClassVar[str] = "saturated-quantizers"
     version: ClassVar[int] = 1
-    concerns = needs_operators(b"QuantizeLinear")
+    concerns = needs_quantizers
 
     def apply(self, model: ir.Model) -> bool:
         changed = False

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..builder import GraphBuilder
 from ..weights import constant_of
-from .base import Pass, needs_operators
+from .base import Pass, needs_quantizers
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,7 +27,7 @@ class Unfused(Pass):
 
     name: ClassVar[str] = "unfused"
     version: ClassVar[int] = 1
-    concerns = needs_operators(b"QuantizeLinear")
+    concerns = needs_quantizers
 
     def apply(self, model: ir.Model) -> bool:
         changed = False
@@ -51,6 +51,6 @@ def _uses(node: ir.Node) -> list[Any]:
         return [use for use in node.inputs[0].uses() if padded and use.node is node]
     if node.op_type in ("Mul", "Div"):
         constants = [array for value in node.inputs if (array := constant_of(value)) is not None]
-        if any((array < 0).any() and (array >= 0).any() for array in constants):
+        if any(array.dtype.kind == "f" and (array < 0).any() and (array >= 0).any() for array in constants):
             return [use for use in node.outputs[0].uses() if use.node.op_type != "Add"]
     return []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..weights import add_weight, constant_tensor, drop_unused_weights
-from .base import Pass, needs_operators
+from .base import Pass, needs_quantizers
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -30,7 +30,7 @@ class UnsignedActivations(Pass):
 
     name: ClassVar[str] = "unsigned-activations"
     version: ClassVar[int] = 4
-    concerns = needs_operators(b"QuantizeLinear")
+    concerns = needs_quantizers
 
     def apply(self, model: ir.Model) -> bool:
         import onnx_ir as ir

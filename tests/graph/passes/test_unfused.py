@@ -85,3 +85,19 @@ def test_other_nodes_stay(tmp_path: Path) -> None:
     ]  # fmt: skip
     made, _ = quantised(network(tmp_path / "m.onnx", nodes, "y"), "openvino", SHAPE)
     assert prepared_model(made, [Unfused()]) is None
+
+
+def test_a_file_of_qlinear_operators_alone(tmp_path: Path) -> None:
+    """Another pass makes the quantisers that this one looks for."""
+    pytest.importorskip("openvino")
+    pool = node(
+        "QLinearAveragePool", "x s z s z", "y", domain="com.microsoft", kernel_shape=[3, 3], pads=[1] * 4,
+        count_include_pad=1,
+    )  # fmt: skip
+    shape, weights = [1, 2, 8, 8], {"s": np.array(0.1, np.float32), "z": np.array(128, np.uint8)}
+    ends = [[value(name, shape, "uint8")] for name in "xy"]
+    path = save(tmp_path / "m.onnx", [pool], *ends, weights, domains={"com.microsoft": 1})
+    x = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    (expected,) = run(path, x, optimized=False)
+    with infersdk.load(path, "openvino") as infer:
+        assert np.abs(infer(x)["y"].astype(int) - expected).max() <= 1

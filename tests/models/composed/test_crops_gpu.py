@@ -15,8 +15,8 @@ from infersdk.errors import ClosedError, ImageError, InputError
 from infersdk.image import DeviceImage, HostImage, SharedImage, read_image
 from infersdk.image.uploads import UploadPools
 from infersdk.models import Detections, Tiled, TwoStage
-from infersdk.models.composed import cutter
 from infersdk.models.composed.base import whole_image
+from infersdk.models.composed.crops import cutter
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
 SIZE = (320, 240)

@@ -302,6 +302,19 @@ def test_a_length_of_less_than_a_frame_states_no_frames(tmp_path: Path) -> None:
         assert (reader.frames, len(list(reader))) == (None, 20)
 
 
+def test_the_rate_of_a_file_whose_ticks_are_its_frames(tmp_path: Path) -> None:
+    with av.open(tmp_path / "a.ivf", "w") as container:
+        stream = container.add_stream("libvpx", 10)
+        stream.width, stream.height = 64, 48
+        for number in range(5):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 3, np.uint8))
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    with VideoReader(tmp_path / "a.ivf") as reader:
+        assert (reader.fps, len(list(reader))) == (10, 5)
+
+
 @pytest.mark.parametrize(
     ("suffix", "times", "refused"),
     [

@@ -197,6 +197,8 @@ def report_file(text: str) -> Path:
 
 def check_report_files(*files: Path | None, inputs: Iterable[str | Path | None] = ()) -> None:
     """Raises ConfigError if a file to write is an input, or two of them are the same."""
+    if not any(files):
+        return  # a working directory that was deleted has no paths to compare
     read, written = {os.path.realpath(file) for file in inputs if file}, set()
     for name in (os.path.realpath(file) for file in files if file is not None):
         if name in read:

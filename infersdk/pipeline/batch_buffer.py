@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..core.tensor_spec import as_array, by_name
-from ..errors import ConfigError, InputError, ShapeError, UnsupportedModelError
+from ..errors import ConfigError, InferenceError, InputError, ShapeError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -176,8 +177,7 @@ class TensorBatchBuffer(OneBucket):
     The `Infer` belongs to the buffer, which closes it.
 
     Raises:
-        UnsupportedModelError: an input or output has no batch axis, or an input leaves other dimensions free. An output
-            whose first dimension the inputs do not determine has a batch axis if runs of zeros show as many rows.
+        UnsupportedModelError: an input or output has no batch axis, or an input leaves other dimensions free.
     """
 
     def __init__(self, infer: Infer, capacity: int) -> None:
@@ -209,17 +209,25 @@ class TensorBatchBuffer(OneBucket):
         for spec in self._specs:
             tensor = infer.inputs[spec.name].resize((capacity, *spec.shape[1:]))  # type: ignore[arg-type]
             self._rows.append(tensor.numpy(writable=True))
-        self._check_rows()
 
-    def _check_rows(self) -> None:
-        """Raises UnsupportedModelError if an output has a row count of its own: as many as objects, for example."""
+    def check_rows(self) -> None:
+        """Checks that the free first dimensions of outputs are the batch, by their names, or else by runs of zeros.
+
+        Raises:
+            UnsupportedModelError: an output has a row count of its own: as many as objects, for example.
+        """
+        named = {spec.shape[0] for spec in self._specs} - {None}
+        if all(spec.shape[0] in named for spec in self._infer.output_specs):
+            return
         for count in {1, min(2, self.capacity)}:
             self._resize(count)
             known = self._infer._known_output_shapes()
-            if any(shape is None or shape[0] != self._ran for shape in known.values()):
-                for rows in self._rows:
-                    rows.fill(0)
-                self.run(count)
+            if all(shape is not None and shape[0] == self._ran for shape in known.values()):
+                continue
+            for rows in self._rows:
+                rows.fill(0)
+            with contextlib.suppress(InferenceError):  # zeros are no valid input: `outputs()` checks each run
+                self._forward()
                 self.outputs(count)
 
     def prepares_quickly(self, item: Any) -> bool:
@@ -256,11 +264,8 @@ class TensorBatchBuffer(OneBucket):
         for rows in self._rows:
             rows[target] = rows[source]
 
-    def _resize(self, count: int) -> None:
-        """Gives the inputs the rows of the batch that runs `count` requests."""
-        # One question for all inputs, since the answer may change from call to call. There are no rows beyond the
-        # capacity.
-        batch = min(self._infer.scheduling.bucket_batch(count), self.capacity)
+    def _resize(self, batch: int) -> None:
+        """Gives the inputs this number of rows."""
         for spec, rows in zip(self._specs, self._rows, strict=True):
             tensor = self._infer.inputs[spec.name]
             if spec.has_free_batch:
@@ -268,12 +273,17 @@ class TensorBatchBuffer(OneBucket):
             self._ran = tensor.shape[0]
 
     def run(self, count: int) -> None:
-        self._resize(count)
-        for spec, rows in zip(self._specs, self._rows, strict=True):
-            tensor = self._infer.inputs[spec.name]
-            if self._prepared:
+        # One question for all inputs, since the answer may change from call to call. There are no rows beyond the
+        # capacity.
+        self._resize(min(self._infer.scheduling.bucket_batch(count), self.capacity))
+        if self._prepared:
+            for rows in self._rows:
                 rows[count : self._ran] = 0
-            tensor.host_ptr(read=False, write=True)  # the tensor does not know that its rows were written
+        self._forward()
+
+    def _forward(self) -> None:
+        for spec in self._specs:  # the tensors do not know that their rows were written
+            self._infer.inputs[spec.name].host_ptr(read=False, write=True)
         self._prepared = False
         self._outputs = self._runs.forward()
 
@@ -326,7 +336,7 @@ class TensorRequests:
     """
 
     def __init__(self, network: Infer, buffer: type[TensorBatchBuffer] = TensorBatchBuffer) -> None:
-        self.network, self._buffer = network, buffer
+        self.network, self._buffer, self._checked = network, buffer, False
         self.concurrency, self.serializes_runs = runs_side_by_side(network), network.scheduling.serializes_runs
 
     def batch_buffer(self, capacity: int | None) -> TensorBatchBuffer:
@@ -338,7 +348,22 @@ class TensorRequests:
         fixed = next((spec.fixed_batch for spec in self.network.input_specs if spec.fixed_batch is not None), None)
         if fixed is None:
             check_capacity(self.network, capacity)
-        return self._buffer(self.network.clone(), capacity or fixed or self.network.max_batch or DEFAULT_BATCH)
+        network = self.network.clone()
+        try:
+            made = self._buffer(network, capacity or fixed or self.network.max_batch or DEFAULT_BATCH)
+            if not self._checked:
+                made.check_rows()
+                self._checked = True
+        except BaseException:
+            network.close()
+            raise
+        return made
+
+
+def has_rows(network: Infer) -> bool:
+    """Whether all tensors have a free batch in front, and the inputs leave nothing else free."""
+    sides = (side for spec in network.input_specs for side in spec.shape[1:])
+    return network._has_free_rows and all(isinstance(side, int) for side in sides)
 
 
 def check_capacity(network: Infer, capacity: int | None, fixed: int | None = None) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ForkError
 from .stats import BOUNDS
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ class PipelineCollector:
             labels=("pipeline", "stage"),
         )  # fmt: skip
         for name, pipeline in self._pipelines.items():
-            stats = pipeline.stats()
+            try:
+                stats, durations = pipeline.stats(), pipeline.durations()
+            except ForkError:  # its process has its metrics
+                continue
             for outcome in ("done", "failed", "cancelled", "expired", "rejected"):
                 ended.add_metric((name, outcome), getattr(stats, outcome))
             for state in ("waiting", "queued", "running"):
@@ -62,7 +65,7 @@ class PipelineCollector:
             slots.add_metric((name,), stats.slots)
             for size, count in stats.batch_sizes.items():
                 batches.add_metric((name, str(size)), count)
-            for stage, (counts, total, _) in pipeline.durations().items():
+            for stage, (counts, total, _) in durations.items():
                 stages.add_metric((name, stage), list(_buckets(counts)), total)
         return iter((ended, now, slots, batches, stages))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import InputError, UnsupportedModelError
 from ..pipeline import OneBucket, Pipeline, TensorBatchBuffer
-from ..pipeline.batch_buffer import TensorRequests
+from ..pipeline.batch_buffer import TensorRequests, has_rows
 from .datatypes import datatype_of
 from .endpoint import Endpoint
 from .errors import RequestError
@@ -31,8 +31,8 @@ _QUICK_NBYTES = 2 << 20
 class NetworkEndpoint(Endpoint):
     """A network loaded by `infersdk.load()`.
 
-    Rows of different requests share a batch if a `TensorBatchBuffer` takes the model and all tensors have a free batch
-    in front. Any other model runs one request at a time, with the shapes of that request.
+    Rows of different requests share a batch if the batch is all that the inputs leave free, and each output has as
+    many rows. Any other model runs one request at a time, with the shapes of that request.
 
     Args:
         network: the endpoint owns and closes it.
@@ -42,12 +42,14 @@ class NetworkEndpoint(Endpoint):
 
     def __init__(self, name: str, version: str, network: Infer, pipeline: Mapping[str, Any], queue: int | None) -> None:
         self._network = network
-        self.batched = network._has_free_rows
-        try:
-            served = TensorRequests(network, _RowBuffer) if self.batched else WholeRequests(network)
-            requests: Pipeline[Any] = Pipeline(served, **pipeline)
-        except UnsupportedModelError:
-            self.batched, requests = False, Pipeline(WholeRequests(network), **pipeline)
+        self.batched = has_rows(network)
+        if self.batched:
+            try:
+                requests: Pipeline[Any] = Pipeline(TensorRequests(network, _RowBuffer), **pipeline)
+            except UnsupportedModelError:  # as many rows as objects, for example
+                self.batched = False
+        if not self.batched:
+            requests = Pipeline(WholeRequests(network), **pipeline)
         super().__init__(name, version, (requests,), queue)
         self.platform = network.backend
         self.inputs = tuple(tensor_info(spec) for spec in network.input_specs)

@@ -122,7 +122,7 @@ class VideoWriter:
         self._tick, self._step = (1 / rate, 1 / rate) if avi else (Fraction(1, _TICKS), 1 / Fraction(self._fps))
         self._last, self._at = -1, -self._step  # the tick of the last image, and its time, which is not rounded
         self._span, self._images = _SPANS.get(self.path.suffix.lower(), (2**63, 1))
-        if self.codec in ("mpeg4", "mpeg2video") or texts.get("bf") == "0":  # without B-frames
+        if texts.get("bf", "0" if self.codec in ("mpeg4", "mpeg2video") else "") == "0":  # without B-frames
             self._images = 1
         self._recent = [-1] if avi else []  # ticks of the last images
         self._lock = threading.Lock()  # images enter the queue in the order of their ticks
@@ -177,10 +177,9 @@ class VideoWriter:
         if len(recent) == 3 < self._images:  # B-frames: two are decoded so much earlier that the third one is in time
             recent.insert(0, recent[1] - (tick - recent[0]))
         if tick - recent[0] > self._span:
-            before, gap = len(self._recent), float(at - self._recent[0] * self._tick)
             raise InputError(
-                f"the time {float(at):,.0f} s is {gap:,.0f} s after that of the image {before} before, and "
-                f"{self.path.suffix} files do not hold such gaps; write a .mkv file, or begin another file"
+                f"the time {float(at):,.0f} s is too long after the images before it ({float(self._at):,.0f} s) for "
+                f"{self.path.suffix} files; write a .mkv file, or begin another file"
             )
         self._recent = recent[-self._images :]
         frame = self._av.VideoFrame.from_ndarray(_even(image), format=_IMAGE_FORMATS[image.format])

@@ -10,6 +10,7 @@ batch after batch:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -488,27 +489,33 @@ def _submitted(function: Callable[..., Item], *arguments: Any, **keywords: Any) 
     that need a thread, none would end. So it is where no thread can be started, as after the end of the main thread.
     """
     future = Future[Item]()
-    task = partial(_run_once, future, threading.Lock(), function, *arguments, **keywords)
+    task = partial(_run_once, [future], function, *arguments, **keywords)
     try:
-        if not threading.current_thread().name.startswith(_POOL_THREAD):
-            _pool_of(os.getpid()).submit(task)
-            return future
-    except RuntimeError:  # the pool may have the task nevertheless
-        pass
-    task()
-    return future
+        with contextlib.suppress(RuntimeError):  # the pool may have the task nevertheless
+            if not threading.current_thread().name.startswith(_POOL_THREAD):
+                _pool_of(os.getpid()).submit(task)
+                return future
+        task()
+        return future
+    finally:
+        del future  # see `_run_once()`
 
 
-def _run_once(
-    future: Future[Item], taken: threading.Lock, function: Callable[..., Item], *arguments: Any, **keywords: Any
-) -> None:
-    """Runs a task, unless another thread has taken it or it was cancelled."""
-    if taken.acquire(blocking=False) and future.set_running_or_notify_cancel():
-        try:
+def _run_once(pending: list[Future[Item]], function: Callable[..., Item], *arguments: Any, **keywords: Any) -> None:
+    """Runs a task, unless another thread has taken its future out of the list, or it was cancelled."""
+    try:
+        future = pending.pop()
+    except IndexError:
+        return
+    try:
+        if future.set_running_or_notify_cancel():
             future.set_result(function(*arguments, **keywords))
-        except BaseException as error:
-            future.set_exception(error)
-            del future  # the traceback of the exception refers to this frame
+    except BaseException as error:
+        future.set_exception(error)
+        if not isinstance(error, Exception):  # Ctrl-C is for the thread that is here
+            raise
+    finally:
+        del future  # the traceback of an exception refers to this frame and those that called it
 
 
 def _is_read_by_any_thread(source: Any) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,7 +23,7 @@ import infersdk
 from infersdk import Infer, models
 from infersdk.core.processors import available_processors
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
-from infersdk.errors import ClosedError
+from infersdk.errors import ClosedError, ImageError
 from infersdk.image import read_image
 from infersdk.models.execution import execution
 from infersdk.models.execution.buffer import HostBuffer
@@ -395,6 +397,25 @@ threading.Thread(target=calls).start()
         command = [sys.executable, "-c", code, backend, used]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         assert done.stdout == "done\n", done.stderr
+
+
+def test_the_error_of_an_image_is_in_no_cycle(model: models.YOLOv5) -> None:
+    """Its traceback has the image, which would stay until the garbage is collected."""
+
+    def error_of(images: list[Any]) -> weakref.ref[BaseException]:
+        try:
+            list(model.stream(images))
+        except ImageError as error:
+            return weakref.ref(error)
+        raise AssertionError("no image has failed")
+
+    gc.collect()
+    gc.disable()
+    try:
+        error = error_of([*frames(), np.zeros((4, 5, 7), np.uint8)])
+        until(lambda: error() is None)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("started", [False, True])

@@ -37,26 +37,33 @@ class QuantizedOperators(Pass):
         return source.mentions(b"QLinear") or source.mentions(b"QGemm")
 
     def apply(self, model: ir.Model) -> bool:
-        if not _quantized(model):
-            return False
-        at_least_opset(model, 13)  # the first one with scales per channel
-        graph, result = model.graph, _quantized(model)
-        for node in result:
+        for node in _quantized(model):
             if node.op_type not in _FORMS or node.attributes.get_int("channels_last", 0) != 0:
                 raise UnsupportedModelError(
                     f"node {node.name!r} is a {node.op_type}, which cannot be rewritten to Q/DQ; quantise the model to "
                     "Q/DQ (QuantFormat.QDQ of ONNX Runtime, or `infersdk quantize`)"
                 )
+        if any(_scale_vector(node) for node in _quantized(model)):
+            at_least_opset(model, 13)  # the first one with scales per channel
+        graph, result = model.graph, _quantized(model)
         for index, node in enumerate(result):
             _rewrite(graph, node, f"{node.name or node.op_type}_{index}_qdq")
-        graph.sort()
-        drop_unused_weights(graph)
-        return True
+        if result:
+            graph.sort()
+            drop_unused_weights(graph)
+        return bool(result)
 
 
 def _quantized(model: ir.Model) -> list[ir.Node]:
     """The nodes to rewrite."""
     return [node for node in model.graph if node.op_type.startswith("QLinear") or node.op_type == "QGemm"]
+
+
+def _scale_vector(node: ir.Node) -> bool:
+    """Whether the second factor has a scale for each channel."""
+    scale = node.inputs[at + 1] if (at := max(_FORMS[node.op_type].factors, default=0)) else None
+    known = None if scale is None else constant_tensor(scale)
+    return known is not None and known.size > 1
 
 
 class _Form(NamedTuple):
@@ -104,10 +111,10 @@ def _rewrite(graph: ir.Graph, node: ir.Node, name: str) -> None:
     inputs = [*node.inputs, *[None] * 9]
     axis = 0 if node.attributes.get_int("transB", 0) else form.axis
     factors: list[Any] = []
+    per_channel = _scale_vector(node)
     for at in form.factors or range(2, len(node.inputs), 3):
         value, scale, zero = inputs[at : at + 3]
-        known = None if scale is None else constant_tensor(scale)
-        vector = bool(factors) and known is not None and known.size > 1
+        vector = bool(factors) and per_channel
         factors.append(build("DequantizeLinear", value, scale, zero, axis=axis if vector else None))
     if form.bias is not None and inputs[form.bias] is not None:
         bias, *scales = (_constant(inputs[at], node) for at in (form.bias, *(at + 1 for at in form.factors)))

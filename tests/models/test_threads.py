@@ -399,8 +399,10 @@ threading.Thread(target=calls).start()
         assert done.stdout == "done\n", done.stderr
 
 
-def test_the_error_of_an_image_is_in_no_cycle(model: models.YOLOv5) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_error_of_an_image_is_in_no_cycle(backend: str) -> None:
     """Its traceback has the image, which would stay until the garbage is collected."""
+    pytest.importorskip(backend)
 
     def error_of(images: list[Any]) -> weakref.ref[BaseException]:
         try:
@@ -409,13 +411,14 @@ def test_the_error_of_an_image_is_in_no_cycle(model: models.YOLOv5) -> None:
             return weakref.ref(error)
         raise AssertionError("no image has failed")
 
-    gc.collect()
-    gc.disable()
-    try:
-        error = error_of([*frames(), np.zeros((4, 5, 7), np.uint8)])
-        until(lambda: error() is None)
-    finally:
-        gc.enable()
+    with models.YOLOv5(DETECTOR, backend, max_batch=4) as model:
+        gc.collect()
+        gc.disable()
+        try:
+            error = error_of([*frames(), b"no image", *frames()])
+            until(lambda: error() is None)
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("started", [False, True])

@@ -321,8 +321,9 @@ class Tensor(Handle):
 
     def fetch(self, stream: Stream) -> None:
         """Queues the copy to the host on `stream` if the device is newer. A later access on the host waits for it."""
-        check(lib.held_ifs_memory_fetch(lib.held_ifs_tensor_memory(self._open), stream._open))
-        self._shared.stream = stream
+        if self.head is Head.DEVICE:  # otherwise the memory stays with the stream that it has
+            check(lib.held_ifs_memory_fetch(lib.held_ifs_tensor_memory(self._open), stream._open))
+            self._shared.stream = stream
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -453,7 +454,7 @@ class Tensor(Handle):
                     f"a copy on a stream is between tensors on its device, not from {type(source).__name__}"
                 )
             check(lib.ifs_tensor_copy_on(self._open, source._open, stream._open))
-            self._shared.stream = stream
+            self._shared.stream = source._shared.stream = stream
             return self
         if not isinstance(source, Tensor):
             try:

@@ -332,7 +332,8 @@ def _values(attributes: Any, cls: type[CustomOp]) -> dict[str, Any]:
         elif kind == "FLOAT":
             values[attribute.name] = native.f
         elif kind == "STRING":
-            values[attribute.name] = text(native.s) if native.s else ""
+            if native.s:  # else it is missing, and has no default
+                values[attribute.name] = text(native.s)
         else:
             data = native.ints if kind == "INTS" else native.floats
             values[attribute.name] = tuple(data[0 : native.count]) if native.count else ()

@@ -95,7 +95,9 @@ class _Decoder(Handle):
         if self._class_mask is not None:
             params.class_mask = self._class_mask
         self.dtype = np.dtype(dtype)
-        self._capacity = min(max_det, num_anchors * num_classes if multi_label else num_anchors)
+        # Of the fields, which are Python's ints: a product of NumPy's would wrap around.
+        most = params.num_anchors * (params.num_classes if params.multi_label else 1)
+        self._capacity = min(params.max_detections, most)
         self._own(self._create(), lib.ifs_detection_decoder_destroy)
 
     @abstractmethod

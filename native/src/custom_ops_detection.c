@@ -24,7 +24,7 @@ static int32_t head_of(const char *name) {
 ifs_status ifs__detection_nms_setup(const ifs_op_call *call, ifs_detect_params *params, ifs_geometry *geometry) {
     const ifs_op_tensor *x = &call->inputs[0];
     const ifs_op_attribute *strides = &call->attributes[IFS__NMS_STRIDES];
-    const char *name = call->attributes[IFS__NMS_HEAD].s;
+    const char *given = call->attributes[IFS__NMS_HEAD].s, *name = given ? given : ""; /* NULL where it is missing */
     int32_t head = head_of(name);
     if (head < 0)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "head is '%s'; use 'yolov5', 'yolov8' or 'yolox'", name);

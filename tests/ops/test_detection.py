@@ -305,6 +305,19 @@ def test_a_type_of_numpy_is_one_of_elements(dtype: Any) -> None:
         assert len(detector(np.zeros((50, 8), np.float16), Geometry())[0]) == 0
 
 
+def test_sizes_that_are_numpys_integers(rng: np.random.Generator) -> None:
+    """Their product does not fit their type: 80 times 200 is 128 in 8 bits."""
+    output = rng.random((200, 85), np.float32)
+    settings = {"multi_label": True, "conf": 0.0, "iou": 1.0}
+    with (
+        DetectionDecoder(num_classes=np.uint8(80), num_anchors=np.uint8(200), **settings) as detector,
+        DetectionDecoder(num_classes=80, num_anchors=200, **settings) as plain,
+    ):
+        found, expected = (one(output, Geometry())[0] for one in (detector, plain))
+    assert len(found) == 300
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_the_output_is_checked() -> None:
     detector = DetectionDecoder(num_classes=3, num_anchors=50)
     with pytest.raises(errors.ShapeError, match=r"\(50, 9\).*\(50, 8\)"):

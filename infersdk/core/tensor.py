@@ -453,8 +453,8 @@ class Tensor(Handle):
                 raise InputError(
                     f"a copy on a stream is between tensors on its device, not from {type(source).__name__}"
                 )
+            self._shared.stream = source._shared.stream = stream  # first: a copy that fails may have used it
             check(lib.ifs_tensor_copy_on(self._open, source._open, stream._open))
-            self._shared.stream = source._shared.stream = stream
             return self
         if not isinstance(source, Tensor):
             try:

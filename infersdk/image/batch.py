@@ -90,7 +90,7 @@ class ImageBatch:
         for i, (image, geometry) in enumerate(zip(images, geometries, strict=True)):
             self._images[i] = image._c[0]
             self._geometries[i] = geometry._c[0]
-        self._keep = images
+        self._keep = tuple(images)  # its length is that of the native arrays in use
 
     def preprocess(
         self,

@@ -277,9 +277,7 @@ class Requests(ImageModel[Result]):
         deadline: float | None = None,
         **parameters: Any,
     ) -> Future[Result]:
-        """One image, batched with other waiting requests; any number of threads may call. See
-        `Pipeline.submit()`.
-        """
+        """One image, in the pipeline of the model; any number of threads may call. See `Pipeline.submit()`."""
         with self._idle, self._calls:
             return self.pipeline.submit(image, timeout=timeout, deadline=deadline, **parameters)
 

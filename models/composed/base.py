@@ -95,7 +95,7 @@ class Composed(ImageModel[Result], Declared, ABC):
         deadline: float | None = None,
         **parameters: Any,
     ) -> Future[Result]:
-        """One image, batched with other waiting requests. See `Pipeline.submit()`.
+        """One image, in the pipelines of the models. See `Pipeline.submit()`.
 
         The image is read in the calling thread. The deadline holds for all requests of the image. Cancelling the future
         cancels those that have not left.

@@ -39,7 +39,7 @@ def tree(root: Path, mounts: str, membership: str, **files: str) -> None:
     for name, text in (written | files).items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_bytes(text.encode())  # also on Windows with the line breaks of Linux
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,7 @@ def test_version_1_as_docker_mounts_it(tmp_path: Path, mounted: str, membership:
     assert available_processors() == 16
 
 
+@pytest.mark.posix
 def test_names_of_mounts_and_groups_are_any_bytes(tmp_path: Path) -> None:
     mounts = V2.format(root="/", point="/sys/fs/cgroup")
     tree(tmp_path, "", "", **{"sys/fs/cgroup/cpu.max": "300000 100000"})

@@ -109,12 +109,12 @@ def nonzero(path: Path) -> Path:
     return save(path, [node("NonZero", "x", "y")], [value("x", ("n", 4))], [value("y", (2, None), "int64")])
 
 
-def found(path: Path, named: Dim = "found") -> Path:
+def found(path: Path, named: Dim = "found", width: Dim = 4) -> Path:
     """The row and the column of each number of x that is not zero, [found, 2]."""
     return save(
         path,
         [node("NonZero", "x", "n"), node("Transpose", "n", "y", perm=[1, 0])],
-        [value("x", ("batch", 4))],
+        [value("x", ("batch", width))],
         [value("y", (named, 2), "int64")],
     )
 

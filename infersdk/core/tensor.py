@@ -321,7 +321,7 @@ class Tensor(Handle):
 
     def fetch(self, stream: Stream) -> None:
         """Queues the copy to the host on `stream` if the device is newer. A later access on the host waits for it."""
-        if self.head is Head.DEVICE:  # otherwise the memory stays with the stream that it has
+        if lib.held_ifs_tensor_head(self._open) == lib.IFS_HEAD_DEVICE:  # else its memory stays with the stream it has
             check(lib.held_ifs_memory_fetch(lib.held_ifs_tensor_memory(self._open), stream._open))
             self._shared.stream = stream
 
@@ -453,8 +453,8 @@ class Tensor(Handle):
                 raise InputError(
                     f"a copy on a stream is between tensors on its device, not from {type(source).__name__}"
                 )
-            self._shared.stream = source._shared.stream = stream  # first: a copy that fails may have used it
             check(lib.ifs_tensor_copy_on(self._open, source._open, stream._open))
+            self._shared.stream = source._shared.stream = stream
             return self
         if not isinstance(source, Tensor):
             try:

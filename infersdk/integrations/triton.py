@@ -138,8 +138,11 @@ def _is_batched(network: Infer) -> bool:
     """Whether each row of the inputs has a row in each output, by the names of the dimensions or by runs."""
     if not all(spec.has_free_batch for spec in (*network.input_specs, *network.output_specs)):
         return False
+    names = {spec.shape[0] for spec in network.input_specs} - {None}
+    if all(spec.shape[0] in names for spec in network.output_specs):
+        return True
     if not has_rows(network):
-        return True  # Triton checks the rows of each run
+        return False  # nothing shows that the rows are those of the inputs
     try:
         TensorRequests(network).batch_buffer(None).close()
     except UnsupportedModelError:

@@ -217,7 +217,7 @@ class TensorBatchBuffer(OneBucket):
             UnsupportedModelError: an output has a row count of its own: as many as objects, for example.
         """
         named = {spec.shape[0] for spec in self._specs} - {None}
-        if all(spec.shape[0] in named for spec in self._infer.output_specs):
+        if all(spec.shape[0] in named and None not in spec.shape for spec in self._infer.output_specs):
             return
         for count in {1, min(2, self.capacity)}:
             self._resize(count)
@@ -348,16 +348,16 @@ class TensorRequests:
         fixed = next((spec.fixed_batch for spec in self.network.input_specs if spec.fixed_batch is not None), None)
         if fixed is None:
             check_capacity(self.network, capacity)
-        network = self.network.clone()
+        network, made = self.network.clone(), None
         try:
             made = self._buffer(network, capacity or fixed or self.network.max_batch or DEFAULT_BATCH)
             if not self._checked:
                 made.check_rows()
                 self._checked = True
+            return made
         except BaseException:
-            network.close()
+            (made or network).close()
             raise
-        return made
 
 
 def has_rows(network: Infer) -> bool:

@@ -10,9 +10,9 @@
 
 `infersdk_requests_total{pipeline, outcome}`, `infersdk_requests_now{pipeline, state}`, `infersdk_slots{pipeline}`,
 `infersdk_batches_total{pipeline, size}` and the histograms `infersdk_stage_seconds{pipeline, stage}`. The numbers are
-read when Prometheus asks for them, and cost nothing in between. Those of a pipeline that has ended stay as they are:
-after `release()` a wrapper has another pipeline, so unregister the collector, and export that one. This module needs
-prometheus-client: `pip install "infersdk[prometheus]"`.
+read when Prometheus asks for them, and cost nothing in between. A forked child leaves out the pipelines of its parent.
+Those of a pipeline that has ended stay as they are: after `release()` a wrapper has another pipeline, so unregister the
+collector, and export that one. This module needs prometheus-client: `pip install "infersdk[prometheus]"`.
 """
 
 from __future__ import annotations

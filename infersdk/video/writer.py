@@ -178,7 +178,7 @@ class VideoWriter:
             recent.insert(0, recent[1] - (tick - recent[0]))
         if tick - recent[0] > self._span:
             raise InputError(
-                f"the time {float(at):,.0f} s is too long after the images before it ({float(self._at):,.0f} s) for "
+                f"the time {float(at):,.0f} s is too long after {max(float(recent[0] * self._tick), 0.0):,.0f} s for "
                 f"{self.path.suffix} files; write a .mkv file, or begin another file"
             )
         self._recent = recent[-self._images :]

@@ -523,15 +523,15 @@ def _is_read_by_any_thread(source: Any) -> bool:
     return isinstance(source, (np.ndarray, str, bytes, bytearray, memoryview, os.PathLike, HostImage, SharedImage))
 
 
-def _wait(futures: Sequence[Future[None]]) -> None:
+def _wait(futures: list[Future[None]]) -> None:
     """Waits for all of them, and raises the first exception."""
     try:
         wait(futures)
     except BaseException:  # of the handler of a signal
         _abandon(futures)
         raise
-    for future in futures:
-        future.result()
+    while futures:  # the traceback of an exception refers to frames that have the list: its future leaves it
+        futures.pop(0).result()
 
 
 def _abandon(futures: Sequence[Future[None]]) -> None:

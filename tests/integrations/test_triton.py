@@ -76,11 +76,12 @@ def test_only_rows_of_requests_are_batched(tmp_path: Path, backend: str) -> None
         "double": onnx_models.double(tmp_path / "double.onnx"),
         "renamed": onnx_models.identity(tmp_path / "renamed.onnx", ["batch", 4], declared=["y_dim_0", 4]),
         "found": onnx_models.found(tmp_path / "found.onnx"),
+        "free": onnx_models.found(tmp_path / "free.onnx", width="width"),
     }
     table = {"type": "network", "backend": backend, "max_batch": 4}
     export({"models": {name: {**table, "path": str(path)} for name, path in paths.items()}}, tmp_path / "r")
     sizes = {name: config(tmp_path / "r", name).max_batch_size for name in paths}
-    assert sizes == {"double": 4, "renamed": 4, "found": 0}
+    assert sizes == {"double": 4, "renamed": 4, "found": 0, "free": 0}
     assert list(config(tmp_path / "r", "found").output[0].dims) == [-1, 2]
 
 

@@ -399,8 +399,9 @@ threading.Thread(target=calls).start()
         assert done.stdout == "done\n", done.stderr
 
 
+@pytest.mark.parametrize("settings", [{}, {"threads": 1}], ids=["", "one-thread"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_error_of_an_image_is_in_no_cycle(backend: str) -> None:
+def test_the_error_of_an_image_is_in_no_cycle(backend: str, settings: dict[str, Any]) -> None:
     """Its traceback has the image, which would stay until the garbage is collected."""
     pytest.importorskip(backend)
 
@@ -411,7 +412,7 @@ def test_the_error_of_an_image_is_in_no_cycle(backend: str) -> None:
             return weakref.ref(error)
         raise AssertionError("no image has failed")
 
-    with models.YOLOv5(DETECTOR, backend, max_batch=4) as model:
+    with models.YOLOv5(DETECTOR, backend, max_batch=4, **settings) as model:
         gc.collect()
         gc.disable()
         try:

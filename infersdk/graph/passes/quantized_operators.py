@@ -43,8 +43,9 @@ class QuantizedOperators(Pass):
                     f"node {node.name!r} is a {node.op_type}, which cannot be rewritten to Q/DQ; quantise the model to "
                     "Q/DQ (QuantFormat.QDQ of ONNX Runtime, or `infersdk quantize`)"
                 )
-        if any(_scale_vector(node) for node in _quantized(model)):
-            at_least_opset(model, 13)  # the first one with scales per channel
+        if found := _quantized(model):
+            # The first ones with scales per channel, and with DequantizeLinear and a Gemm without a bias.
+            at_least_opset(model, 13 if any(map(_scale_vector, found)) else 11)
         graph, result = model.graph, _quantized(model)
         for index, node in enumerate(result):
             _rewrite(graph, node, f"{node.name or node.op_type}_{index}_qdq")
@@ -61,7 +62,8 @@ def _quantized(model: ir.Model) -> list[ir.Node]:
 
 def _scale_vector(node: ir.Node) -> bool:
     """Whether the second factor has a scale for each channel."""
-    scale = node.inputs[at + 1] if (at := max(_FORMS[node.op_type].factors, default=0)) else None
+    at = max(_FORMS[node.op_type].factors, default=0)
+    scale = node.inputs[at + 1] if 0 < at < len(node.inputs) - 1 else None
     known = None if scale is None else constant_tensor(scale)
     return known is not None and known.size > 1
 

@@ -25,7 +25,7 @@ from ..errors import ConfigError, InputError, OutputError, UnsupportedModelError
 from ..importers.loading import source_files
 from ..loading import registry
 from ..models import create
-from ..pipeline.batch_buffer import DEFAULT_BATCH, TensorRequests, has_rows
+from ..pipeline.batch_buffer import DEFAULT_BATCH, TensorRequests, has_rows, names_rows
 from ..serve.images import ENCODED, PIXELS
 from ..serve.networks import tensor_info
 from ..serve.repository import newest_table, served_tables
@@ -138,8 +138,7 @@ def _is_batched(network: Infer) -> bool:
     """Whether each row of the inputs has a row in each output, by the names of the dimensions or by runs."""
     if not all(spec.has_free_batch for spec in (*network.input_specs, *network.output_specs)):
         return False
-    names = {spec.shape[0] for spec in network.input_specs} - {None}
-    if all(spec.shape[0] in names for spec in network.output_specs):
+    if names_rows(network):
         return True
     if not has_rows(network):
         return False  # nothing shows that the rows are those of the inputs

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..core.tensor import Tensor
+    from ..core.tensor_spec import TensorSpec
     from ..infer import Infer
 
 __all__ = [
@@ -197,8 +198,7 @@ class TensorBatchBuffer(OneBucket):
                         f"{side} {spec} of {infer.model.name} has no free batch axis in front, so batches of "
                         f"{capacity} requests cannot run; export the model with a dynamic first dimension{remedy}"
                     )
-        free = [spec for spec in self._specs if any(not isinstance(d, int) for d in spec.shape[1:])]
-        if free:
+        if free := _open_inputs(infer):
             raise UnsupportedModelError(
                 f"input {free[0]} of {infer.model.name} leaves more than its batch free, and requests of different "
                 "shapes cannot share a run; fix its other dimensions"
@@ -216,8 +216,7 @@ class TensorBatchBuffer(OneBucket):
         Raises:
             UnsupportedModelError: an output has a row count of its own: as many as objects, for example.
         """
-        named = {spec.shape[0] for spec in self._specs} - {None}
-        if all(spec.shape[0] in named and None not in spec.shape for spec in self._infer.output_specs):
+        if names_rows(self._infer) and all(None not in spec.shape for spec in self._infer.output_specs):
             return
         for count in {1, min(2, self.capacity)}:
             self._resize(count)
@@ -360,10 +359,20 @@ class TensorRequests:
             raise
 
 
+def _open_inputs(network: Infer) -> list[TensorSpec]:
+    """The inputs that leave more than their batch free."""
+    return [spec for spec in network.input_specs if any(not isinstance(side, int) for side in spec.shape[1:])]
+
+
 def has_rows(network: Infer) -> bool:
     """Whether all tensors have a free batch in front, and the inputs leave nothing else free."""
-    sides = (side for spec in network.input_specs for side in spec.shape[1:])
-    return network._has_free_rows and all(isinstance(side, int) for side in sides)
+    return network._has_free_rows and not _open_inputs(network)
+
+
+def names_rows(network: Infer) -> bool:
+    """Whether the first dimension of each output has the name or the size of that of an input."""
+    names = {spec.shape[0] for spec in network.input_specs} - {None}
+    return all(spec.shape[0] in names for spec in network.output_specs)
 
 
 def check_capacity(network: Infer, capacity: int | None, fixed: int | None = None) -> None:

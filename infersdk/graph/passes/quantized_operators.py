@@ -37,22 +37,23 @@ class QuantizedOperators(Pass):
         return source.mentions(b"QLinear") or source.mentions(b"QGemm")
 
     def apply(self, model: ir.Model) -> bool:
-        for node in _quantized(model):
+        found = _quantized(model)
+        if not found:
+            return False
+        for node in found:
             if node.op_type not in _FORMS or node.attributes.get_int("channels_last", 0) != 0:
                 raise UnsupportedModelError(
                     f"node {node.name!r} is a {node.op_type}, which cannot be rewritten to Q/DQ; quantise the model to "
                     "Q/DQ (QuantFormat.QDQ of ONNX Runtime, or `infersdk quantize`)"
                 )
-        if found := _quantized(model):
-            # The first ones with scales per channel, and with DequantizeLinear and a Gemm without a bias.
-            at_least_opset(model, 13 if any(map(_scale_vector, found)) else 11)
-        graph, result = model.graph, _quantized(model)
-        for index, node in enumerate(result):
+        # The first ones with scales per channel, and with DequantizeLinear and a Gemm without a bias.
+        at_least_opset(model, 13 if any(map(_scale_vector, found)) else 11)
+        graph = model.graph
+        for index, node in enumerate(_quantized(model)):  # the conversion may make other nodes
             _rewrite(graph, node, f"{node.name or node.op_type}_{index}_qdq")
-        if result:
-            graph.sort()
-            drop_unused_weights(graph)
-        return bool(result)
+        graph.sort()
+        drop_unused_weights(graph)
+        return True
 
 
 def _quantized(model: ir.Model) -> list[ir.Node]:

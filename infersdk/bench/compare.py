@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from .plan import SCENARIOS, BenchSettings
 from .statistics import Estimate, ratio
 
@@ -96,8 +98,11 @@ def compare_reports(old: Report, new: Report, *, threshold: float = THRESHOLD) -
     keys = ("processor", "cores", "gpus", "system", "governor", "simd", "python", "infersdk", "packages")
     other = tuple(key for key in keys if old.machine.get(key) != new.machine.get(key))
     settings = [key for key in _SETTINGS if getattr(old.settings, key) != getattr(new.settings, key)]
-    files, files_before = ({one["name"]: {**one, "path": ""} for one in report.models} for report in (new, old))
-    settings += [name for name, file in files.items() if files_before.get(name, file) != file]
+    before_files = {one.name: one for one in old.models}
+    settings += [
+        one.name for one in new.models
+        if one != msgspec.structs.replace(before_files.get(one.name, one), path=one.path)
+    ]  # fmt: skip
     return Comparison(tuple(changes), other, tuple(settings))
 
 

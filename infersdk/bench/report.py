@@ -220,6 +220,17 @@ class Row(msgspec.Struct, kw_only=True):
         return self.stream.latency_ms.get("p50") if self.stream is not None else None
 
 
+class ModelFile(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A model file; the last three are absent for other formats than ONNX and for damaged files."""
+
+    path: str
+    name: str
+    bytes: int
+    precision: str | None = None
+    parameters: int | None = None
+    inputs: list[str] | None = None
+
+
 class Report(msgspec.Struct, kw_only=True):
     """All of a measurement."""
 
@@ -228,7 +239,7 @@ class Report(msgspec.Struct, kw_only=True):
     rows: list[Row]
     settings: BenchSettings
     machine: dict[str, Any]
-    models: list[dict[str, Any]]
+    models: list[ModelFile]
     created: datetime.datetime
     seconds: float
     interrupted: bool = False

@@ -24,7 +24,7 @@ from .cold_start import cold_start
 from .combination_run import CombinationRun
 from .machine import available_bytes, describe_machine
 from .plan import BenchSettings, Combination, check_files, checked
-from .report import Accuracy, Loading, Report
+from .report import Accuracy, Loading, ModelFile, Report
 from .worker_process import StepError, TimeUpError, WorkerProcess
 
 __all__ = ["Progress", "bench"]
@@ -299,11 +299,11 @@ def _info(model: str) -> Any:
         return None
 
 
-def _described(model: str, info: Any) -> dict[str, Any]:
-    result: dict[str, Any] = {"path": model, "name": Path(model).name, "bytes": Path(model).stat().st_size}
+def _described(model: str, info: Any) -> ModelFile:
+    file = ModelFile(path=model, name=Path(model).name, bytes=Path(model).stat().st_size)
     if info is not None:
-        result |= {"precision": info.precision, "parameters": info.parameters, "inputs": [str(s) for s in info.inputs]}
-    return result
+        file.precision, file.parameters, file.inputs = info.precision, info.parameters, [str(s) for s in info.inputs]
+    return file
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -165,6 +165,15 @@ def test_a_report_that_is_none(tmp_path: Path, text: str, message: str) -> None:
         read_report(tmp_path / "none.json")
 
 
+def test_a_report_whose_model_has_no_name(report: Report, tmp_path: Path) -> None:
+    given = report.as_dict()
+    del given["models"][0]["name"]
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(given))
+    with pytest.raises(ConfigError, match=r"is damaged: Object missing required field `name` - at `\$\.models\[0\]`"):
+        read_report(file)
+
+
 def test_the_table_has_columns_for_scenarios_that_are_asked_for(
     report: Report, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,11 +357,11 @@ def test_comparing_reports_of_other_settings(report: Report) -> None:
 
 def test_comparing_reports_of_another_clock_and_an_edited_file(report: Report) -> None:
     machine = report.machine | {"governor": "slow", "system": "another"}
-    models = [{**one, "path": "elsewhere"} for one in report.models]
-    models[0] |= {"bytes": 1}
+    models = [msgspec.structs.replace(one, path="elsewhere") for one in report.models]
+    models[0].bytes = 1
     found = compare_reports(report, msgspec.structs.replace(report, machine=machine, models=models))
     assert found.other_machine == ("system", "governor")
-    assert found.other_settings == (models[0]["name"],)
+    assert found.other_settings == (models[0].name,)
 
 
 def test_map_where_there_is_truth(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError, MemoryLimitError
-from ._lib import Handle, ffi, lib, returned
+from ._lib import Handle, lib, returned
 from .text import parse_size, size_text
 
 if TYPE_CHECKING:
@@ -150,10 +150,11 @@ def charging(budget: MemoryBudget | None) -> Iterator[None]:
         yield
         return
     before: MemoryBudget | None = getattr(_in_use, "budget", None)
-    lib.ifs_budget_use(budget._open)
+    handle = budget._open  # kept to the end, also where another thread closes the budget
+    outer = lib.ifs_budget_use(handle)
     _in_use.budget = budget
     try:
         yield
     finally:
         _in_use.budget = before
-        lib.ifs_budget_use(ffi.NULL if before is None else before._open)
+        lib.ifs_budget_use(outer)

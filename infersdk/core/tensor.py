@@ -127,8 +127,9 @@ class Tensor(Handle):
     def _reshaped(self) -> None:
         self._views = [None, None]  # they would keep a block that the tensor has outgrown
         self._addresses = [None, None]
-        self._nbytes = int(lib.held_ifs_tensor_nbytes(self._c))
-        self._shape: tuple[int, ...] = tuple(lib.held_ifs_tensor_dims(self._c)[0 : lib.held_ifs_tensor_ndim(self._c)])
+        handle = self._open
+        self._nbytes = int(lib.held_ifs_tensor_nbytes(handle))
+        self._shape: tuple[int, ...] = tuple(lib.held_ifs_tensor_dims(handle)[0 : lib.held_ifs_tensor_ndim(handle)])
 
     # ---- creating ----
 
@@ -321,8 +322,9 @@ class Tensor(Handle):
 
     def fetch(self, stream: Stream) -> None:
         """Queues the copy to the host on `stream` if the device is newer. A later access on the host waits for it."""
-        if lib.held_ifs_tensor_head(self._open) == lib.IFS_HEAD_DEVICE:  # else its memory stays with the stream it has
-            check(lib.held_ifs_memory_fetch(lib.held_ifs_tensor_memory(self._open), stream._open))
+        handle, queue = self._open, stream._open  # kept until the memory, which the handle owns, is used no more
+        if lib.held_ifs_tensor_head(handle) == lib.IFS_HEAD_DEVICE:  # else its memory stays with the stream it has
+            check(lib.held_ifs_memory_fetch(lib.held_ifs_tensor_memory(handle), queue))
             self._shared.stream = stream
 
     @property
@@ -354,7 +356,8 @@ class Tensor(Handle):
 
     def _blocks(self) -> list[Any]:
         """References to its blocks, which keep their memory when the tensor grows or is closed."""
-        memory, blocks = lib.held_ifs_tensor_memory(self._open), []
+        handle = self._open  # kept until the memory, which it owns, is used no more
+        memory, blocks = lib.held_ifs_tensor_memory(handle), []
         for side in (lib.IFS_SIDE_HOST, lib.IFS_SIDE_DEVICE):
             block = out("ifs_block *")
             if lib.held_ifs_memory_hold(memory, side, block) == 0:  # a side that was not accessed has none
@@ -411,9 +414,11 @@ class Tensor(Handle):
             return self
         dims = as_dims(shape)
         if tuple(dims) != self.shape:
-            check(lib.ifs_tensor_resize(self._open, len(dims), dims))
-            self._reshaped()
-            self._shared.resizes += 1
+            self._shared.resizes += 1  # first: Ctrl-C behind the call must not leave addresses of blocks that are freed
+            try:
+                check(lib.ifs_tensor_resize(self._open, len(dims), dims))
+            finally:
+                self._reshaped()
         return self
 
     def __getitem__(self, rows: slice) -> Tensor:

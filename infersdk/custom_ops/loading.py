@@ -69,4 +69,7 @@ def register_operators(session_options: Any, ops: OperatorSet, device: Device) -
     handles = [native_op(op, signature, device).handle for op in wanted for signature in op.signatures()]
     offered = ffi.new("ifs_custom_op *[]", handles)
     check(lib.ifs_custom_offer_to_ort(offered, len(handles)))
-    session_options.register_custom_ops_library(library_path())
+    try:
+        session_options.register_custom_ops_library(library_path())
+    finally:
+        lib.ifs_custom_offer_to_ort(ffi.NULL, 0)  # nothing keeps the array after this call

@@ -75,7 +75,8 @@ typedef struct ifs_custom_host {
 /* NULL when the interpreter ends: from then on the core asks nothing. */
 void ifs_custom_set_host(const ifs_custom_host *host);
 
-/* What this thread's next call of RegisterCustomOps (ONNX Runtime's entry point of this library) registers. */
+/* What RegisterCustomOps (ONNX Runtime's entry point of this library) registers in this thread, until the next offer.
+ * The caller keeps `ops` so long. */
 ifs_status ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count);
 
 /* Compiled CUDA code: a cubin, or PTX that ends in a 0. `function` names the kernel in it. */

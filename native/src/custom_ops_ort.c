@@ -425,7 +425,5 @@ OrtStatus *RegisterCustomOps(OrtSessionOptions *options, const OrtApiBase *base)
             status = ADD_DOMAIN(api)(options, d->raw);
     }
     ifs__mutex_unlock(&domains_lock);
-    offered = NULL;
-    num_offered = 0;
     return status;
 }

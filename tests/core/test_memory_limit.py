@@ -87,6 +87,20 @@ def test_tensors_belong_to_the_budget_that_was_in_use(budget: MemoryBudget) -> N
     assert budget.used == 0
 
 
+def test_budgets_that_are_closed_while_they_are_in_use(budget: MemoryBudget) -> None:
+    inner = MemoryBudget("inner", 1000, "cuda:0")
+    with charging(budget):
+        with charging(inner):
+            inner.close()
+            budget.close()
+            tensor = Tensor((2000,), "uint8", "cuda:0")
+            with pytest.raises(MemoryLimitError, match="the memory limit of inner is 1000 bytes"):
+                tensor.device_ptr(read=False, write=True)
+        outer = Tensor((200_000,), "uint8", "cuda:0")
+    with pytest.raises(MemoryLimitError, match="200000 more are needed"):
+        outer.device_ptr(read=False, write=True)
+
+
 @no_gpu
 def test_an_allocation_that_fails_is_not_counted(budget: MemoryBudget) -> None:
     with charging(budget):

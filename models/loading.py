@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelLike
 
 __all__ = [
-    "fitting_types", "is_bundle", "load", "named_type", "source_of_wrapper", "type_names", "unknown_type",
-    "wrapper_type",
+    "fitting_types", "is_bundle", "load", "named_type", "source_of_wrapper", "type_names", "type_of_file",
+    "unknown_type", "wrapper_type",
 ]  # fmt: skip
 
 _log = logger("infersdk.models")
@@ -116,7 +116,7 @@ def _load(path: ModelLike | Infer, backend: str | None, type: str | None, settin
     if isinstance(path, Infer):
         return wrapper_type(path, settings)(path, backend, **settings)
     if settings.get("canvas") == "fit":  # the wrapper changes the model before it is loaded
-        return _type_of_file(ModelSource.of(path))(path, backend, **settings)
+        return type_of_file(ModelSource.of(path))(path, backend, **settings)
     backend = "onnxruntime" if backend is None else backend
     source = source_of_wrapper(path, backend, **settings)
     names = loading_names(backend) if settings else set()
@@ -187,7 +187,7 @@ def types_of_file(source: ModelSource) -> tuple[ModelDescription, list[str]]:
     return model, fitting
 
 
-def _type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
+def type_of_file(source: ModelSource) -> builtins.type[VisionModel[Any]]:
     """The one wrapper that fits an ONNX file."""
     model, fitting = types_of_file(source)
     return TYPES[fitting[0]] if len(fitting) == 1 else wrapper_type(model)

@@ -26,7 +26,7 @@ from ..core.model_source import ModelSource
 from ..errors import UnsupportedModelError, nearest_name
 from ..models.configuration import READER_FILES, named_kind
 from ..models.declaration import Declared, annotation, unknown_setting
-from ..models.loading import _type_of_file, is_bundle, named_type
+from ..models.loading import is_bundle, named_type, type_of_file
 from ..models.ocr import OCR
 from ..models.registry import TYPES
 from ..models.vision import VisionModel
@@ -174,7 +174,7 @@ def _of_file(model: str) -> type[Declared] | None:
     if source.format is None or source.format.key != "onnx":
         return None  # only the runtime can describe it
     try:
-        return _type_of_file(source)
+        return type_of_file(source)
     except UnsupportedModelError:
         return None  # loading decides by a run, or raises
 

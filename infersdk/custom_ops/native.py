@@ -271,7 +271,7 @@ class Node:
         """
         sources, kept_in = _tensors(inputs, self.native.inputs)
         results, kept_out = _tensors(outputs, self.native.outputs)
-        _checked(lib.ifs_custom_node_run(self._handle, sources, results, ffi.cast("void *", stream), ffi.NULL))
+        _checked(lib.ifs_custom_node_run(self._handle, sources, results, ffi.cast("void *", stream)))
         del kept_in, kept_out
 
     def run_arrays(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:

@@ -3,7 +3,6 @@
  */
 #include "custom_ops.h"
 #include "platform.h"
-#include "workers.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -322,28 +321,14 @@ ifs_status ifs__custom_node_call(ifs_custom_node *node, ifs_op_call *call) {
     return host->run(node->id, call) ? ifs__fail(IFS_ERR_UNSUPPORTED, "%s", error) : IFS_OK;
 }
 
-typedef struct items {
-    void (*body)(void *arg, size_t item);
-    void *arg;
-} items;
-
-static ifs_status run_item(void *context, int64_t item) {
-    const items *i = context;
-    i->body(i->arg, (size_t)item);
-    return IFS_OK;
-}
-
-static void parallel_on_workers(const ifs_op_call *call, void (*body)(void *, size_t), void *arg, size_t count) {
-    items i = {body, arg};
-    ifs__workers_run(call->runtime, run_item, &i, (int64_t)count);
+static void one_by_one(const ifs_op_call *call, void (*body)(void *, size_t), void *arg, size_t count) {
+    (void)call;
+    for (size_t i = 0; i < count; i++)
+        body(arg, i);
 }
 
 ifs_status ifs_custom_node_run(ifs_custom_node *node, const ifs_op_tensor *inputs, const ifs_op_tensor *outputs,
-                               void *stream, ifs_workers *workers) {
-    ifs_op_call call = {.inputs = inputs,
-                        .outputs = outputs,
-                        .stream = stream,
-                        .runtime = workers,
-                        .parallel_for = parallel_on_workers};
+                               void *stream) {
+    ifs_op_call call = {.inputs = inputs, .outputs = outputs, .stream = stream, .parallel_for = one_by_one};
     return ifs__custom_node_call(node, &call);
 }

@@ -57,10 +57,10 @@ ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words,
 /* The shapes of the outputs for inputs of these shapes: `dims` is [num_outputs][IFS_MAX_NDIM]. */
 ifs_status ifs_custom_node_shapes(ifs_custom_node *node, const ifs_op_tensor *inputs, int64_t *dims, int32_t *ndims);
 
-/* Runs the kernel. The outputs have the shapes that the call above gives. `stream` is a cudaStream_t; `workers` may be
- * NULL. ERR_UNSUPPORTED with the kernel's own text where the kernel fails. */
+/* Runs the kernel. The outputs have the shapes that the call above gives. `stream` is a cudaStream_t.
+ * ERR_UNSUPPORTED with the kernel's own text where the kernel fails. */
 ifs_status ifs_custom_node_run(ifs_custom_node *node, const ifs_op_tensor *inputs, const ifs_op_tensor *outputs,
-                               void *stream, ifs_workers *workers);
+                               void *stream);
 
 /* What the core asks Python. Each returns 0, or else another number with a text in `error`. */
 typedef struct ifs_custom_host {

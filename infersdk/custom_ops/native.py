@@ -341,7 +341,7 @@ def _values(attributes: Any, cls: type[CustomOp]) -> dict[str, Any]:
 
 
 @ffi.def_extern(name="ifs_py_custom_create", error=1)  # type: ignore[untyped-decorator]
-def _create(op: int, node: Any, name: Any, attributes: Any, count: int, pointer: Any, error: Any, nbytes: int) -> int:
+def _create(op: int, name: Any, attributes: Any, pointer: Any, error: Any, nbytes: int) -> int:
     def work() -> None:
         native = _ops[op]
         node_name = text(name)

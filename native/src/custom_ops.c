@@ -152,8 +152,7 @@ ifs_status ifs__custom_node_of_runtime(const ifs_custom_op *op, const char *name
     ifs_custom_node *node;
     IFS__TRY(host_or_fail(op, &host));
     IFS__TRY(ifs_custom_node_create(op, 0, name, attributes, &node));
-    if (host->create(op->spec.id, node, name, node->attributes, op->spec.num_attributes, &node->id, error,
-                     sizeof error)) {
+    if (host->create(op->spec.id, name, node->attributes, &node->id, error, sizeof error)) {
         ifs_custom_node_destroy(node);
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s", error);
     }
@@ -182,8 +181,6 @@ void ifs_custom_node_destroy(ifs_custom_node *node) {
     free(node->name);
     free(node);
 }
-
-const ifs_custom_op *ifs__custom_node_op(const ifs_custom_node *node) { return node->op; }
 
 /* ---- rules ---- */
 

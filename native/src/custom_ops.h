@@ -64,8 +64,8 @@ ifs_status ifs_custom_node_run(ifs_custom_node *node, const ifs_op_tensor *input
 
 /* What the core asks Python. Each returns 0, or else another number with a text in `error`. */
 typedef struct ifs_custom_host {
-    int32_t (*create)(int64_t op, ifs_custom_node *node, const char *name, const ifs_op_attribute *attributes,
-                      int32_t count, int64_t *id, char *error, size_t error_nbytes);
+    int32_t (*create)(int64_t op, const char *name, const ifs_op_attribute *attributes, int64_t *id, char *error,
+                      size_t error_nbytes);
     int32_t (*trace)(int64_t node, ifs_custom_node *handle, const int32_t *ranks, int32_t count, char *error,
                      size_t error_nbytes);
     int32_t (*run)(int64_t node, const ifs_op_call *call);
@@ -76,7 +76,7 @@ typedef struct ifs_custom_host {
 void ifs_custom_set_host(const ifs_custom_host *host);
 
 /* What this thread's next call of RegisterCustomOps (ONNX Runtime's entry point of this library) registers. */
-ifs_status ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count);
+void ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count);
 
 /* Compiled CUDA code: a cubin, or PTX that ends in a 0. `function` names the kernel in it. */
 ifs_status ifs_cuda_code_load(const void *image, const char *function, int32_t device, ifs_cuda_code **out);
@@ -94,8 +94,6 @@ struct ifs_custom_op {
 /* A node that ONNX Runtime makes: Python checks the attributes and gives it a name of its own. */
 ifs_status ifs__custom_node_of_runtime(const ifs_custom_op *op, const char *name, const ifs_op_attribute *attributes,
                                        ifs_custom_node **out);
-
-const ifs_custom_op *ifs__custom_node_op(const ifs_custom_node *node);
 
 /* As ifs_custom_node_run, with a parallel_for and what it needs. */
 ifs_status ifs__custom_node_call(ifs_custom_node *node, ifs_op_call *call);

@@ -92,6 +92,7 @@ typedef struct registration {
 
 typedef struct kernel {
     const OrtApi *api;
+    const ifs_custom_op_spec *spec;
     ifs_custom_node *node;
 } kernel;
 
@@ -142,8 +143,7 @@ static int input_type_of(const OrtCustomOp *face, size_t i) { return onnx_type(s
 static int output_type_of(const OrtCustomOp *face, size_t i) { return onnx_type(spec_of(face)->output_dtypes[i]); }
 static size_t num_inputs_of(const OrtCustomOp *face) { return (size_t)spec_of(face)->num_inputs; }
 static size_t num_outputs_of(const OrtCustomOp *face) { return (size_t)spec_of(face)->num_outputs; }
-static int first_version_of(const OrtCustomOp *face) { return spec_of(face)->version; }
-static int last_version_of(const OrtCustomOp *face) { return spec_of(face)->version; }
+static int version_of(const OrtCustomOp *face) { return spec_of(face)->version; }
 
 static int required_or_default(const OrtCustomOp *face, size_t i) {
     (void)face, (void)i;
@@ -234,6 +234,7 @@ static OrtStatus *create(const OrtCustomOp *face, const OrtApi *api, const OrtKe
     if (!k)
         return CREATE_STATUS(api)(FAIL, "no memory for a kernel");
     k->api = api;
+    k->spec = spec_of(face);
     OrtStatus *status = make_node(api, ((const registration *)face)->op, info, &k->node);
     if (status)
         free(k);
@@ -288,7 +289,7 @@ static void parallel_for(const ifs_op_call *call, void (*body)(void *, size_t), 
 static OrtStatus *compute(void *raw, OrtKernelContext *context) {
     const kernel *k = raw;
     const OrtApi *api = k->api;
-    const ifs_custom_op_spec *spec = &ifs__custom_node_op(k->node)->spec;
+    const ifs_custom_op_spec *spec = k->spec;
     ifs_op_tensor inputs[IFS_OP_MAX_TENSORS], outputs[IFS_OP_MAX_TENSORS];
     int64_t in_dims[IFS_OP_MAX_TENSORS][IFS_MAX_NDIM], out_dims[IFS_OP_MAX_TENSORS][IFS_MAX_NDIM];
     int32_t out_ndims[IFS_OP_MAX_TENSORS];
@@ -331,10 +332,9 @@ typedef struct domain {
 static domain *domains;
 static ifs__mutex domains_lock = IFS__MUTEX_INITIALIZER;
 
-ifs_status ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count) {
+void ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count) {
     offered = ops;
     num_offered = count;
-    return IFS_OK;
 }
 
 static OrtStatus *face_of(const OrtApi *api, const ifs_custom_op *constant, OrtCustomOp **out) {
@@ -362,8 +362,8 @@ static OrtStatus *face_of(const OrtApi *api, const ifs_custom_op *constant, OrtC
             .output_homogeneous = one,
             .create_kernel_v2 = create,
             .compute_v2 = compute,
-            .first_version = first_version_of,
-            .last_version = last_version_of,
+            .first_version = version_of,
+            .last_version = version_of,
         };
         op->ort = r;
     }

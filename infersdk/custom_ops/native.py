@@ -53,30 +53,23 @@ class NativeOp:
     def __init__(self, cls: type[CustomOp], signature: Signature, device: Device) -> None:
         self.cls, self.signature, self.device = cls, signature, device
         self.kernel = cls.kernel_for(device.kind)
-        self.id = next(_numbers)
-        self._kept: list[Any] = []  # memory that `spec` points to
-        spec = out("ifs_custom_op_spec")
-        spec.id, spec.version, spec.device = self.id, cls.version, device.ordinal
-        spec.domain, spec.name = self._chars(cls.domain), self._chars(cls.name)
-        spec.num_inputs, spec.num_outputs = len(cls.inputs), len(cls.outputs)
-        spec.num_attributes = len(cls.attributes)
         self.inputs = tuple(np.dtype(name) for name in signature.inputs)
         self.outputs = tuple(np.dtype(name) for name in signature.outputs)
-        spec.input_dtypes = self._keep(ffi.new("int32_t[]", [dtype_code(name) for name in signature.inputs]))
-        spec.output_dtypes = self._keep(ffi.new("int32_t[]", [dtype_code(name) for name in signature.outputs]))
+        number = next(_numbers)
+        spec = out("ifs_custom_op_spec")
+        # The core copies what `spec` points to.
+        domain, name = (ffi.new("char[]", text.encode()) for text in (cls.domain, cls.name))
+        inputs, outputs = (
+            ffi.new("int32_t[]", [dtype_code(dtype) for dtype in side]) for side in (self.inputs, self.outputs)
+        )
         attributes, kept = native_attributes(cls.attributes, {})
-        self._kept.append(kept)
-        spec.attributes = self._keep(attributes)
+        spec.id, spec.domain, spec.name, spec.version, spec.device = number, domain, name, cls.version, device.ordinal
+        spec.num_inputs, spec.num_outputs, spec.num_attributes = len(inputs), len(outputs), len(attributes)
+        spec.input_dtypes, spec.output_dtypes, spec.attributes = inputs, outputs, attributes
         self._set_kernel(spec)
         self.handle = returned("ifs_custom_op *", lib.ifs_custom_op_create, spec)
-        _ops[self.id] = self
-
-    def _keep(self, data: Any) -> Any:
-        self._kept.append(data)
-        return data
-
-    def _chars(self, text: str) -> Any:
-        return self._keep(ffi.new("char[]", text.encode()))
+        del kept
+        _ops[number] = self
 
     def _set_kernel(self, spec: Any) -> None:
         kernel, title = self.kernel, self.cls.title()
@@ -232,7 +225,7 @@ class Node:
     """
 
     def __init__(self, op: CustomOp, native: NativeOp, name: str) -> None:
-        self.op, self.native, self.name = op, native, name
+        self.native = native
         number = next(_numbers)
         attributes, kept = native_attributes(op.attributes, op.values())
         create, title = lib.ifs_custom_node_create, name.encode()

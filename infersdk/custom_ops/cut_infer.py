@@ -73,7 +73,7 @@ class CutInfer(Infer):
     ) -> None:
         self._kind = kind
         self.backend, self.declaration = kind.backend, kind.declaration  # type: ignore[misc]
-        self._own: list[Tensor] = []
+        self._own: dict[str, Tensor] = {}  # the values that it has created
         self._own_stream: Stream | None = None
         super().__init__(
             model, device=device, precision=precision, max_batch=max_batch, options=options, custom_ops=custom_ops
@@ -215,13 +215,13 @@ class CutInfer(Infer):
         super()._create_tensors()
         self._values: dict[str, Tensor] = dict(self._inputs)
         for name, array in self.plan.weights.items():
-            self._values[name] = self._owned(Tensor(array.shape, array.dtype, self._device))
-            self._values[name].numpy(writable=True)[...] = array
+            self._values[name] = self._own[name] = Tensor(array.shape, array.dtype, self._device)
+            self._own[name].numpy(writable=True)[...] = array
         for step, part in self._parts:
             if isinstance(part, Node):
                 for name, dtype, shape in zip(step.outputs, step.signature.outputs, step.shapes, strict=True):
                     spec = TensorSpec(name, np.dtype(dtype), shape)
-                    self._values[name] = self._owned(new_tensor(spec, self._device, self.max_batch))
+                    self._values[name] = self._own[name] = new_tensor(spec, self._device, self.max_batch)
                 continue
             for name in step.inputs:
                 part.bind(name, self._values[name])
@@ -232,10 +232,6 @@ class CutInfer(Infer):
             self._outputs[name].close()
             self._outputs[name] = self._values[name]
             self._lent.add(name)
-
-    def _owned(self, tensor: Tensor) -> Tensor:
-        self._own.append(tensor)
-        return tensor
 
     def bind(self, name: str, tensor: Tensor) -> None:
         super().bind(name, tensor)
@@ -261,22 +257,17 @@ class CutInfer(Infer):
                 self._outputs[name].resize(source.shape).copy_from(source)
 
     def _run_kernel(self, call: KernelCall, node: Node) -> None:
-        inputs, outputs = self._sized(call, node)
+        inputs = [self._values[name] for name in call.inputs]
+        outputs = [self._values[name] for name in call.outputs]
+        for tensor, shape in zip(outputs, node.shapes([tensor.shape for tensor in inputs]), strict=True):
+            if tensor.shape != shape:
+                tensor.resize(shape)
         if self.stream is None:
             node.run_arrays([t.numpy() for t in inputs], [t.numpy(writable=True) for t in outputs])
             return
         read = [(tensor.device_ptr(stream=self.stream), tensor.shape) for tensor in inputs]
         written = [(tensor.device_ptr(read=False, write=True, stream=self.stream), tensor.shape) for tensor in outputs]
         node.run(read, written, self.stream.handle)
-
-    def _sized(self, call: KernelCall, node: Node) -> tuple[list[Tensor], list[Tensor]]:
-        """The inputs, and the outputs resized to the inferred shapes."""
-        inputs = [self._values[name] for name in call.inputs]
-        outputs = [self._values[name] for name in call.outputs]
-        for tensor, shape in zip(outputs, node.shapes([tensor.shape for tensor in inputs]), strict=True):
-            if tensor.shape != shape:
-                tensor.resize(shape)
-        return inputs, outputs
 
     def _wait(self) -> None:
         for segment in self._segments:
@@ -324,7 +315,7 @@ class CutInfer(Infer):
         return MappingProxyType(dict(total))
 
     def _clone(self, twin: CutInfer) -> None:
-        twin._own, twin._own_stream = [], None
+        twin._own, twin._own_stream = {}, None
         twin._parts = [(step, part.clone() if isinstance(part, Infer) else part) for step, part in self._parts]
         twin._segments = [part for _, part in twin._parts if isinstance(part, Infer)]
         twin._share_stream()
@@ -332,7 +323,7 @@ class CutInfer(Infer):
     def _close(self) -> None:
         for segment in self._segments:
             segment.close()
-        for tensor in self._own:
+        for tensor in self._own.values():
             tensor.close()
         if self._own_stream is not None:
             self._own_stream.close()

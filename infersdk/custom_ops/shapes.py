@@ -13,7 +13,7 @@ import operator
 import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CustomOpError, ShapeError
@@ -163,7 +163,7 @@ class Rule:
     ranks: tuple[int, ...]
     outputs: tuple[Shape, ...]
     checks: tuple[tuple[Size, Size, str], ...] = ()
-    launch: tuple[tuple[Size, ...], tuple[tuple[str, Any], ...]] | None = field(default=None)
+    launch: tuple[tuple[Size, ...], tuple[tuple[str, Any], ...]] | None = None
 
 
 #: The checks of `require_equal` while a shape() is traced.

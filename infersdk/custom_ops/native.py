@@ -350,14 +350,14 @@ def _trace(node: int, handle: Any, ranks: Any, count: int, error: Any, nbytes: i
     def work() -> None:
         python_node = _python_nodes[node]
         try:
-            words, texts = encode(python_node.rule(tuple(ranks[0:count])))
+            words, launch, texts = encode(python_node.rule(tuple(ranks[0:count])))
         except CustomOpError as wrong:
             raise CustomOpError(
                 f"{python_node.where}: {str(wrong).removeprefix(f'operator {python_node.op.title()}: ')}"
             ) from wrong
         chars = [ffi.new("char[]", text.encode()) for text in texts]
         rule, messages = ffi.new("int64_t[]", words), ffi.new("char *[]", chars)
-        check(lib.ifs_custom_node_add_rule(handle, rule, len(words), messages, len(chars)))
+        check(lib.ifs_custom_node_add_rule(handle, rule, len(words), launch, messages, len(chars)))
 
     return _answer(error, nbytes, work)
 

@@ -88,10 +88,6 @@ ifs_status ifs__attributes_copy(const ifs_op_attribute *attributes, int32_t coun
 /* ---- operators ---- */
 
 ifs_status ifs_custom_op_create(const ifs_custom_op_spec *spec, ifs_custom_op **out) {
-    if (!spec || !out || spec->num_inputs < 0 || spec->num_outputs < 1 ||
-        spec->num_inputs + spec->num_outputs > IFS_OP_MAX_TENSORS)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "an operator has inputs and at least one output, %d together at most", IFS_OP_MAX_TENSORS);
     ifs_custom_op *op = calloc(1, sizeof *op);
     if (!op)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for operator %s::%s", spec->domain, spec->name);
@@ -184,10 +180,10 @@ void ifs_custom_node_destroy(ifs_custom_node *node) {
 
 /* ---- rules ---- */
 
-ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words, size_t count, const char *const *texts,
-                                    int32_t num_texts) {
+ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words, size_t count, size_t launch,
+                                    const char *const *texts, int32_t num_texts) {
     ifs__rule *rule;
-    IFS__TRY(ifs__rule_create(node->op, words, count, texts, num_texts, &rule));
+    IFS__TRY(ifs__rule_create(words, count, launch, texts, num_texts, &rule));
     ifs__mutex_lock(&node->lock);
     rule->next = atomic_load(&node->rules);
     atomic_store(&node->rules, rule);

@@ -50,9 +50,10 @@ ifs_status ifs_custom_node_create(const ifs_custom_op *op, int64_t id, const cha
                                   const ifs_op_attribute *attributes, ifs_custom_node **out);
 void ifs_custom_node_destroy(ifs_custom_node *node);
 
-/* One more rule: the words that infersdk/custom_ops/shapes.py writes, and the texts of its checks. Any thread. */
-ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words, size_t count, const char *const *texts,
-                                    int32_t num_texts);
+/* One more rule: the words that infersdk/custom_ops/shapes.py writes, the number of those before its launch (0: it has
+ * none), and the texts of its checks. Any thread. */
+ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words, size_t count, size_t launch,
+                                    const char *const *texts, int32_t num_texts);
 
 /* The shapes of the outputs for inputs of these shapes: `dims` is [num_outputs][IFS_MAX_NDIM]. */
 ifs_status ifs_custom_node_shapes(ifs_custom_node *node, const ifs_op_tensor *inputs, int64_t *dims, int32_t *ndims);
@@ -112,7 +113,7 @@ struct ifs__rule {
     int64_t words[];
 };
 
-ifs_status ifs__rule_create(const ifs_custom_op *op, const int64_t *words, size_t count, const char *const *texts,
+ifs_status ifs__rule_create(const int64_t *words, size_t count, size_t launch, const char *const *texts,
                             int32_t num_texts, ifs__rule **out);
 void ifs__rule_destroy(ifs__rule *rule);
 bool ifs__rule_fits(const ifs__rule *rule, const ifs_op_tensor *inputs, int32_t num_inputs);

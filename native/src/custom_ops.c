@@ -40,8 +40,7 @@ void ifs_custom_set_host(const ifs_custom_host *host) {
     atomic_store(&host_set, host != NULL);
 }
 
-static ifs_status host_or_fail(const ifs_custom_op *op, const ifs_custom_host **out) {
-    *out = &host_table;
+static ifs_status check_host(const ifs_custom_op *op) {
     if (atomic_load(&host_set))
         return IFS_OK;
     return ifs__fail(IFS_ERR_UNSUPPORTED, "operator %s::%s runs in Python, which has ended", op->spec.domain,
@@ -143,12 +142,11 @@ ifs_status ifs_custom_node_create(const ifs_custom_op *op, int64_t id, const cha
 
 ifs_status ifs__custom_node_of_runtime(const ifs_custom_op *op, const char *name, const ifs_op_attribute *attributes,
                                        ifs_custom_node **out) {
-    const ifs_custom_host *host;
     char error[ERROR_NBYTES] = "";
     ifs_custom_node *node;
-    IFS__TRY(host_or_fail(op, &host));
+    IFS__TRY(check_host(op));
     IFS__TRY(ifs_custom_node_create(op, 0, name, attributes, &node));
-    if (host->create(op->spec.id, name, node->attributes, &node->id, error, sizeof error)) {
+    if (host_table.create(op->spec.id, name, node->attributes, &node->id, error, sizeof error)) {
         ifs_custom_node_destroy(node);
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s", error);
     }
@@ -201,13 +199,12 @@ static const ifs__rule *known_rule(ifs_custom_node *node, const ifs_op_tensor *i
 static ifs_status rule_for(ifs_custom_node *node, const ifs_op_tensor *inputs, const ifs__rule **out) {
     if ((*out = known_rule(node, inputs)))
         return IFS_OK;
-    const ifs_custom_host *host;
     char error[ERROR_NBYTES] = "";
     int32_t ranks[IFS_OP_MAX_TENSORS];
-    IFS__TRY(host_or_fail(node->op, &host));
+    IFS__TRY(check_host(node->op));
     for (int32_t i = 0; i < node->op->spec.num_inputs; i++)
         ranks[i] = inputs[i].ndim;
-    if (host->trace(node->id, node, ranks, node->op->spec.num_inputs, error, sizeof error))
+    if (host_table.trace(node->id, node, ranks, node->op->spec.num_inputs, error, sizeof error))
         return ifs__fail(IFS_ERR_SHAPE, "%s", error);
     *out = known_rule(node, inputs);
     return *out ? IFS_OK
@@ -309,9 +306,8 @@ ifs_status ifs__custom_node_call(ifs_custom_node *node, ifs_op_call *call) {
         return launch_code(node, call);
     if (spec->kernel)
         return call_kernel(node, call);
-    const ifs_custom_host *host;
-    IFS__TRY(host_or_fail(node->op, &host));
-    return host->run(node->id, call) ? ifs__fail(IFS_ERR_UNSUPPORTED, "%s", error) : IFS_OK;
+    IFS__TRY(check_host(node->op));
+    return host_table.run(node->id, call) ? ifs__fail(IFS_ERR_UNSUPPORTED, "%s", error) : IFS_OK;
 }
 
 static void one_by_one(const ifs_op_call *call, void (*body)(void *, size_t), void *arg, size_t count) {

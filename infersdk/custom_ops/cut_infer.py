@@ -46,16 +46,10 @@ _log = logger("infersdk.custom_ops")
 
 
 class CutInfer(Infer):
-    """A model whose segments between custom nodes run on a backend. Created by `infersdk.load()`.
+    """A model whose segments between custom nodes run on a backend, of class `kind`. Created by `infersdk.load()`.
 
     Attributes:
         plan: the segments and kernels in order; `describe()` prints them.
-
-    Args:
-        model: the ONNX file.
-        kind: the class of the backend.
-        device, precision, max_batch, options: parameters of the backend.
-        custom_ops: the operators of the model.
     """
 
     plan: Plan

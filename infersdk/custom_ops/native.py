@@ -42,13 +42,7 @@ class NativeFunction(CFunction):
 
 
 class NativeOp:
-    """An operator with a signature on a device. It is never freed.
-
-    Args:
-        cls: the operator.
-        signature: the element types.
-        device: the processor or a CUDA device.
-    """
+    """An operator with a signature on a device. It is never freed."""
 
     def __init__(self, cls: type[CustomOp], signature: Signature, device: Device) -> None:
         self.cls, self.signature, self.device = cls, signature, device
@@ -216,13 +210,7 @@ _python_nodes: dict[int, _PythonNode] = {}
 
 
 class Node:
-    """A node for direct calls, by PyTorch or by backends without custom operators. It is thread-safe.
-
-    Args:
-        op: the operator with its attributes.
-        native: the native operator, with the signature and the device.
-        name: the name for messages.
-    """
+    """A node for direct calls, by PyTorch or by backends without custom operators. It is thread-safe."""
 
     def __init__(self, op: CustomOp, native: NativeOp, name: str) -> None:
         self.native = native

@@ -89,7 +89,6 @@ ifs_status ifs_cuda_code_load(const void *image, const char *function, int32_t d
 struct ifs_custom_op {
     ifs_custom_op_spec spec;
     int32_t dtypes[IFS_OP_MAX_TENSORS]; /* inputs, then outputs */
-    void *ort;                          /* what custom_ops_ort.c keeps of it */
 };
 
 /* A node that ONNX Runtime makes: Python checks the attributes and gives it a name of its own. */

@@ -326,7 +326,7 @@ typedef struct domain {
     struct domain *next;
     OrtCustomOpDomain *raw;
     int32_t count;
-    const ifs_custom_op *ops[];
+    registration ops[];
 } domain;
 
 static domain *domains;
@@ -337,52 +337,37 @@ void ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count) {
     num_offered = count;
 }
 
-static OrtStatus *face_of(const OrtApi *api, const ifs_custom_op *constant, OrtCustomOp **out) {
-    ifs_custom_op *op = (ifs_custom_op *)constant;
-    if (!op->ort) {
-        registration *r = calloc(1, sizeof *r);
-        if (!r)
-            return CREATE_STATUS(api)(FAIL, "no memory for an operator");
-        r->op = op;
-        r->face = (OrtCustomOp){
-            .version = API_VERSION,
-            .name = name_of,
-            .provider = provider_of,
-            .input_type = input_type_of,
-            .num_inputs = num_inputs_of,
-            .output_type = output_type_of,
-            .num_outputs = num_outputs_of,
-            .destroy = destroy,
-            .input_characteristic = required_or_default,
-            .output_characteristic = required_or_default,
-            .input_memory = required_or_default,
-            .input_arity = one,
-            .input_homogeneous = one,
-            .output_arity = one,
-            .output_homogeneous = one,
-            .create_kernel_v2 = create,
-            .compute_v2 = compute,
-            .first_version = version_of,
-            .last_version = version_of,
-        };
-        op->ort = r;
-    }
-    *out = &((registration *)op->ort)->face;
-    return NULL;
-}
+static const OrtCustomOp FACE = {
+    .version = API_VERSION,
+    .name = name_of,
+    .provider = provider_of,
+    .input_type = input_type_of,
+    .num_inputs = num_inputs_of,
+    .output_type = output_type_of,
+    .num_outputs = num_outputs_of,
+    .destroy = destroy,
+    .input_characteristic = required_or_default,
+    .output_characteristic = required_or_default,
+    .input_memory = required_or_default,
+    .input_arity = one,
+    .input_homogeneous = one,
+    .output_arity = one,
+    .output_homogeneous = one,
+    .create_kernel_v2 = create,
+    .compute_v2 = compute,
+    .first_version = version_of,
+    .last_version = version_of,
+};
 
 static OrtStatus *make_domain(const OrtApi *api, const ifs_custom_op *const *ops, int32_t count, domain **out) {
-    domain *d = calloc(1, sizeof *d + (size_t)count * sizeof *ops);
+    domain *d = calloc(1, sizeof *d + (size_t)count * sizeof *d->ops);
     if (!d)
         return CREATE_STATUS(api)(FAIL, "no memory for a domain of operators");
-    memcpy(d->ops, ops, (size_t)count * sizeof *ops);
     d->count = count;
     OrtStatus *status = CREATE_DOMAIN(api)(ops[0]->spec.domain, &d->raw);
     for (int32_t i = 0; !status && i < count; i++) {
-        OrtCustomOp *face = NULL;
-        status = face_of(api, ops[i], &face);
-        if (!status)
-            status = DOMAIN_ADD(api)(d->raw, face);
+        d->ops[i] = (registration){FACE, ops[i]};
+        status = DOMAIN_ADD(api)(d->raw, &d->ops[i].face);
     }
     if (status) {
         free(d);
@@ -394,9 +379,16 @@ static OrtStatus *make_domain(const OrtApi *api, const ifs_custom_op *const *ops
     return NULL;
 }
 
+static bool is_of(const domain *d, const ifs_custom_op *const *ops, int32_t count) {
+    bool same = d->count == count;
+    for (int32_t i = 0; same && i < count; i++)
+        same = d->ops[i].op == ops[i];
+    return same;
+}
+
 static OrtStatus *domain_for(const OrtApi *api, const ifs_custom_op *const *ops, int32_t count, domain **out) {
     for (domain *d = domains; d; d = d->next)
-        if (d->count == count && memcmp(d->ops, ops, (size_t)count * sizeof *ops) == 0) {
+        if (is_of(d, ops, count)) {
             *out = d;
             return NULL;
         }

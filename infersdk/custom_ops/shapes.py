@@ -31,6 +31,11 @@ _COMMUTATIVE = ("+", "*", "min", "max")
 _MOST_KEPT = 32
 
 
+def _operators(operation: str) -> tuple[Callable[[Dim, Size], Size], Callable[[Dim, int], Size]]:
+    """The methods of an operator with the symbolic size on its left, and on its right."""
+    return lambda self, other: _make(operation, self, other), lambda self, other: _make(operation, other, self)
+
+
 class Dim:
     """A symbolic size: a dimension of an input, or an expression of such dimensions.
 
@@ -43,29 +48,10 @@ class Dim:
         self.operation, self.left, self.right = operation, left, right
         self.index, self.axis = index, axis  # of a dimension of an input
 
-    def __add__(self, other: Size) -> Size:
-        return _make("+", self, other)
-
-    def __radd__(self, other: int) -> Size:
-        return _make("+", other, self)
-
-    def __sub__(self, other: Size) -> Size:
-        return _make("-", self, other)
-
-    def __rsub__(self, other: int) -> Size:
-        return _make("-", other, self)
-
-    def __mul__(self, other: Size) -> Size:
-        return _make("*", self, other)
-
-    def __rmul__(self, other: int) -> Size:
-        return _make("*", other, self)
-
-    def __floordiv__(self, other: Size) -> Size:
-        return _make("//", self, other)
-
-    def __rfloordiv__(self, other: int) -> Size:
-        return _make("//", other, self)
+    __add__, __radd__ = _operators("+")
+    __sub__, __rsub__ = _operators("-")
+    __mul__, __rmul__ = _operators("*")
+    __floordiv__, __rfloordiv__ = _operators("//")
 
     def __neg__(self) -> Size:
         return _make("-", 0, self)

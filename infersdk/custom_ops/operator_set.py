@@ -93,7 +93,7 @@ def declared(custom_ops: Sequence[type[CustomOp]], domains: frozenset[str]) -> O
     Raises:
         CustomOpError: as `OperatorSet`, or an entry point of a package fails.
     """
-    if isinstance(custom_ops, type) or not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
+    if not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
         raise CustomOpError(f"custom_ops is {custom_ops!r}; use a list of classes: custom_ops=[MyOperator]")
     result = OperatorSet(custom_ops)
     twice = [op for op in custom_ops if list(custom_ops).count(op) > 1]

@@ -295,10 +295,8 @@ class OpenVinoInfer(Infer):
 
     def _check_readable(self, path: Path) -> None:
         # `Core.read_model` tries every format, and some readers print their errors.
-        if not any(
-            reader.supported(self._path_to_read())
-            for reader in readers(self.model.format.key if self.model.format else None)
-        ):
+        key = self.model.format.key if self.model.format else None
+        if not any(reader.supported(self._path_to_read()) for reader in readers(key)):
             raise ModelFormatError(
                 f"{str(path)!r} is not a model of ONNX, TensorFlow or PaddlePaddle, nor an OpenVINO IR (.xml with its "
                 ".bin), or is corrupt; was the download cut off?"

@@ -68,10 +68,8 @@ def raise_kernel_failure(error: BaseException, model: ModelSource) -> None:
 
 def _converted(op: type[CustomOp], context: Any) -> Any:
     """The operator for a node of an ONNX file."""
-    values = {}
-    for attribute in op.attributes:
-        if context.has_attribute(attribute.name):
-            values[attribute.name] = context.get_attribute(attribute.name)
+    names = [attribute.name for attribute in op.attributes if context.has_attribute(attribute.name)]
+    values = {name: context.get_attribute(name) for name in names}
     inputs = [context.get_input(index) for index in range(context.get_input_size())]
     return _class_for(op)(inputs, op.of(values)).outputs()
 

@@ -245,7 +245,9 @@ def _expression(size: Size, ranks: Sequence[int]) -> tuple[list[int], int]:
         return [_PUSH, size], 1
     if size.operation == "dim":
         if size.index >= len(ranks) or size.axis >= ranks[size.index]:
-            raise CustomOpError(f"shape() returns {size}, which is of another call, for inputs of other ranks")
+            raise CustomOpError(
+                f"{size} is a size of another call, for inputs of other ranks; use the arguments' sizes"
+            )
         return [_DIM, size.index * 16 + size.axis], 1
     (left, most_left), (right, most_right) = _expression(size.left, ranks), _expression(size.right, ranks)
     if size.operation in _COMMUTATIVE and most_left < most_right:  # the first result is kept during the second

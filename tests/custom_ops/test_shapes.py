@@ -122,8 +122,8 @@ def test_what_shape_cannot_do(function: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("ranks", "size", "message"),
     [
-        ((1,), symbols([1, 2])[1][1], "shape.. returns input1.1., which is of another call"),
-        ((1,), 2 * symbols([2])[0][1], "shape.. returns input0.1., which is of another call"),
+        ((1,), symbols([1, 2])[1][1], "input1.1. is a size of another call, for inputs of other ranks"),
+        ((1,), 2 * symbols([2])[0][1], "input0.1. is a size of another call, for inputs of other ranks"),
         ((17,), 1, "an input has 17 dimensions; the maximum is 16"),
     ],
 )

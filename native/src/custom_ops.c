@@ -64,7 +64,8 @@ static const void *moved(char **to, const void *from, size_t nbytes) {
     return at;
 }
 
-ifs_status ifs__attributes_copy(const ifs_op_attribute *attributes, int32_t count, ifs_op_attribute **out) {
+/* Copies attributes with all that they point to into one block. */
+static ifs_status copy_attributes(const ifs_op_attribute *attributes, int32_t count, ifs_op_attribute **out) {
     size_t nbytes = padded((size_t)count * sizeof *attributes);
     for (int32_t i = 0; i < count; i++)
         nbytes += attribute_nbytes(&attributes[i]);
@@ -100,7 +101,7 @@ ifs_status ifs_custom_op_create(const ifs_custom_op_spec *spec, ifs_custom_op **
     op->spec.domain = strdup(spec->domain);
     op->spec.name = strdup(spec->name);
     ifs_op_attribute *attributes = NULL;
-    ifs_status status = ifs__attributes_copy(spec->attributes, spec->num_attributes, &attributes);
+    ifs_status status = copy_attributes(spec->attributes, spec->num_attributes, &attributes);
     if (status == IFS_OK && (!op->spec.domain || !op->spec.name))
         status = ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for operator %s::%s", spec->domain, spec->name);
     if (status != IFS_OK) {
@@ -131,7 +132,7 @@ ifs_status ifs_custom_node_create(const ifs_custom_op *op, int64_t id, const cha
     node->id = id;
     node->name = copy;
     ifs__mutex_init(&node->lock);
-    ifs_status status = ifs__attributes_copy(attributes, op->spec.num_attributes, &node->attributes);
+    ifs_status status = copy_attributes(attributes, op->spec.num_attributes, &node->attributes);
     if (status != IFS_OK) {
         ifs_custom_node_destroy(node);
         return status;

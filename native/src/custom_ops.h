@@ -98,9 +98,6 @@ ifs_status ifs__custom_node_of_runtime(const ifs_custom_op *op, const char *name
 /* As ifs_custom_node_run, with a parallel_for and what it needs. */
 ifs_status ifs__custom_node_call(ifs_custom_node *node, ifs_op_call *call);
 
-/* Copies attributes with all that they point to into one block. */
-ifs_status ifs__attributes_copy(const ifs_op_attribute *attributes, int32_t count, ifs_op_attribute **out);
-
 /* ---- rules (custom_ops_rules.c) ---- */
 
 typedef struct ifs__rule ifs__rule;

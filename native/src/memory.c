@@ -278,7 +278,7 @@ void ifs_memory_destroy(ifs_memory *memory) {
     free(memory);
 }
 
-/* Views in several threads share a memory. */
+/* Returns what a call returns under the memory's lock: views in several threads share the memory. */
 #define LOCKED(memory, call)                                                                                           \
     do {                                                                                                               \
         ifs__mutex_lock(&(memory)->lock);                                                                              \

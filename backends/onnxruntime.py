@@ -235,8 +235,13 @@ class OnnxRuntimeInfer(Infer):
             )
         if wanted is None or keeps_precision(wanted, self.precision, self.layer_precisions):
             return
-        is_quantized = bool(self.layer_precisions.get("int8"))
-        hint = _precision_hint(wanted, self._provider.name, is_quantized=is_quantized)
+        hint = {
+            "int8": "quantise the model, with Q/DQ on both sides of each layer (`infersdk quantize` does)",
+            "fp16": f"the {self._provider.name} has no fp16 kernels for the others",
+            "bf16": "it has no bf16 layers; backend 'openvino' may",
+        }.get(wanted, "")
+        if wanted != "int8" and self.layer_precisions.get("int8"):
+            hint = "load the model that it was quantised from"
         raise PrecisionUnavailableError(
             f"precision {wanted!r}: ONNX Runtime would run {self.model.name} in {self.precision} on {self.device} "
             f"({describe_layers(self.layer_precisions)}); {hint}; or leave precision out"
@@ -485,14 +490,3 @@ class OnnxRuntimeInfer(Infer):
         del self._shared, self._one_core
         if self._profile_folder is not None:
             self._profile_folder.cleanup()
-
-
-def _precision_hint(wanted: str, provider: str, *, is_quantized: bool) -> str:
-    """The remedy for a model that does not run in the requested precision."""
-    if is_quantized and wanted != "int8":
-        return "load the model that it was quantised from"
-    return {
-        "int8": "quantise the model, with Q/DQ on both sides of each layer (`infersdk quantize` does)",
-        "fp16": f"the {provider} has no fp16 kernels for the others",
-        "bf16": "it has no bf16 layers; backend 'openvino' may",
-    }.get(wanted, "")

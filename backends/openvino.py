@@ -17,7 +17,6 @@ import openvino as ov
 
 from ..core.backend import SharedRuntime
 from ..core.cache import Cache, key_of
-from ..core.device import Device
 from ..core.executed_layers import check_runs
 from ..core.formats import FORMATS
 from ..core.processors import available_processors
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
 _log = logger("infersdk.openvino")
 
 _HINTS = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
-_KINDS = ("cpu", "gpu", "npu", "auto")
 #: The formats of the compiled models that the cache keeps: those whose files are known.
 _KEPT = tuple(FORMATS[key] for key in ("onnx", "openvino", "tensorflow-graph", "tflite"))
 
@@ -118,7 +116,7 @@ class OpenVinoInfer(Infer):
         self._fails_by_values = self.custom_ops is not None or self._signature.fails_by_values
         self._passed_on = self._signature.inputs_passed_on(self._compiled)
         self._layers = executed_precisions(self._compiled)
-        self._check_precision(self._requested_precision, self._signature.written)
+        self._check_precision()
         self._request = self._compiled.create_infer_request()
         self._shared = SharedRuntime(self._current)
         self._cloned = False
@@ -251,7 +249,7 @@ class OpenVinoInfer(Infer):
         there = devices()
         if kind == "auto" and index == 0:
             return "AUTO"
-        if kind in _KINDS and str(Device(kind, index)) in there:
+        if str(self._device) in there:
             return f"{kind.upper()}.{index}"
         hint = ""
         if kind == "cuda":
@@ -297,10 +295,8 @@ class OpenVinoInfer(Infer):
 
     def _check_readable(self, path: Path) -> None:
         # `Core.read_model` tries every format, and some readers print their errors.
-        if not any(
-            reader.supported(self._path_to_read())
-            for reader in readers(self.model.format.key if self.model.format else None)
-        ):
+        key = self.model.format.key if self.model.format else None
+        if not any(reader.supported(self._path_to_read()) for reader in readers(key)):
             raise ModelFormatError(
                 f"{str(path)!r} is not a model of ONNX, TensorFlow or PaddlePaddle, nor an OpenVINO IR (.xml with its "
                 ".bin), or is corrupt; was the download cut off?"
@@ -351,12 +347,12 @@ class OpenVinoInfer(Infer):
         except FAILURES as error:
             self._raise_kernel_failure(error)
             given = self.options.config
-            if given and compiles(model, target, properties, without=given):
+            if given and compiles(model, target, {k: v for k, v in properties.items() if k not in given}):
                 raise ConfigError(
                     f"options of backend 'openvino': {target} does not take config {given}: {reason(error)}"
                 ) from None
             wide, wanted = properties | {"INFERENCE_PRECISION_HINT": "f32"}, self._requested_precision
-            if wanted in ("fp16", "bf16") and compiles(model, target, wide, without={}):
+            if wanted in ("fp16", "bf16") and compiles(model, target, wide):
                 raise PrecisionUnavailableError(
                     f"precision {wanted!r}: OpenVINO compiles {self.model.name} for {target} without it, and fails "
                     f"with it: {reason(error)}; leave precision out"
@@ -373,8 +369,8 @@ class OpenVinoInfer(Infer):
                 "check the driver, or load with that device"
             )
 
-    def _check_precision(self, wanted: str | None, written: str | None) -> None:
-        runs = self.precision
+    def _check_precision(self) -> None:
+        wanted, written, runs = self._requested_precision, self._signature.written, self.precision
         if wanted is None:
             if written and ((runs in ("fp16", "bf16") and runs != written) or (runs == "int8" != written)):
                 raise PrecisionUnavailableError(

@@ -25,8 +25,8 @@ HEADERS = (
 #: What the core calls in Python.
 CALLBACKS = """
 extern "Python" void ifs_py_dlpack_release(DLManagedTensor *);
-extern "Python" int32_t ifs_py_custom_create(int64_t, ifs_custom_node *, const char *, const ifs_op_attribute *,
-                                             int32_t, int64_t *, char *, size_t);
+extern "Python" int32_t ifs_py_custom_create(int64_t, const char *, const ifs_op_attribute *, int64_t *, char *,
+                                             size_t);
 extern "Python" int32_t ifs_py_custom_trace(int64_t, ifs_custom_node *, const int32_t *, int32_t, char *, size_t);
 extern "Python" int32_t ifs_py_custom_run(int64_t, const ifs_op_call *);
 extern "Python" void ifs_py_custom_destroy(int64_t);

@@ -127,17 +127,16 @@ class _Graph:
         #: Bytes by name.
         self._weights = {v.name or "": v.const_value.nbytes if v.const_value is not None else 0 for v in initializers}
 
-    def _weight_bytes(self, node: Any, args: Mapping[str, Any]) -> int:
-        """The bytes of a node's weights: of an unknown graph the profiler's number, without quantised ones."""
-        if node is None:
-            return int(args.get("parameter_size", 0))
-        return sum(self._weights.get(value, 0) for value in dict.fromkeys(self._inputs(node)))
-
     def layer(self, name: str, args: Mapping[str, Any], seconds: float, device: str) -> ExecutedLayer:
         node, kind = self._nodes.get(name), str(args.get("op_name", ""))
         domain = node.domain if node is not None else ""
         types = {side: _types(args.get(f"{side}_type_shape")) for side in ("input", "output")}
-        values = {"input": self._inputs(node), "output": [value.name or "" for value in node.outputs] if node else []}
+        values: dict[str, list[str]] = {"input": [], "output": []}
+        weights = int(args.get("parameter_size", 0))  # the profiler's number has no quantised weights
+        if node is not None:
+            values["input"] = [value.name or "" for value in node.inputs if value is not None]
+            values["output"] = [value.name or "" for value in node.outputs]
+            weights = sum(self._weights.get(value, 0) for value in set(values["input"]))
         where = provider_device(str(args.get("provider", "")))
         inputs, outputs = (
             tuple(
@@ -152,12 +151,8 @@ class _Graph:
             name=name, kind=kind, role=role, inputs=inputs, outputs=outputs, sources=_sources(name),
             kernel=_kernel(domain, kind, node), precision=_precision(kind, types["input"]),
             device=device if where == device.partition(":")[0] else where, seconds=seconds,
-            weight_bytes=self._weight_bytes(node, args), output_bytes=int(args.get("output_size", 0)),
+            weight_bytes=weights, output_bytes=int(args.get("output_size", 0)),
         )  # fmt: skip
-
-    def _inputs(self, node: Any) -> list[str]:
-        """The inputs that are given, as the profiler lists them."""
-        return [value.name or "" for value in node.inputs if value is not None] if node is not None else []
 
 
 def _layout(domain: str, value: str, shape: tuple[int, ...]) -> str:

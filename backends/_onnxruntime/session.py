@@ -228,9 +228,7 @@ def start_session(
 
     Args:
         source: the path of the model as text, the path of a file without external weights, or bytes.
-        name: the model, for messages.
         options: returns new options for a session.
-        provider: the execution provider.
         write: where the runtime writes its graph: without the weights to the disk, or with them to a file in memory.
 
     Raises:

@@ -68,10 +68,8 @@ def raise_kernel_failure(error: BaseException, model: ModelSource) -> None:
 
 def _converted(op: type[CustomOp], context: Any) -> Any:
     """The operator for a node of an ONNX file."""
-    values = {}
-    for attribute in op.attributes:
-        if context.has_attribute(attribute.name):
-            values[attribute.name] = context.get_attribute(attribute.name)
+    names = [attribute.name for attribute in op.attributes if context.has_attribute(attribute.name)]
+    values = {name: context.get_attribute(name) for name in names}
     inputs = [context.get_input(index) for index in range(context.get_input_size())]
     return _class_for(op)(inputs, op.of(values)).outputs()
 
@@ -115,20 +113,17 @@ class _OpenVinoOp(ov.Op):  # type: ignore[misc]
 
         They are one text, since OpenVINO does not keep all types of attributes.
         """
-        attributes = {_STATE: "" if self._op is None else self._state()}
+        state = ""
+        if self._op is not None:  # OpenVINO's caches depend on the version and the types, too
+            inputs = self._signature.inputs if self._signature is not None else ()
+            state = json.dumps((self.declared.version, inputs, self._op.values()))  # which keeps infinity and NaN apart
+        attributes = {_STATE: state}
         visitor.on_attributes(attributes)
         if self._op is None:
             _, inputs, values = json.loads(attributes[_STATE])
             self._signature = self.declared.signature_for(inputs)
             self._op = self.declared.of(values)
         return True
-
-    def _state(self) -> str:
-        """The version of the operator, and the types and attributes of the node. OpenVINO's caches depend on it."""
-        assert self._op is not None
-        inputs = self._signature.inputs if self._signature is not None else ()
-        # The module json keeps infinity and NaN apart.
-        return json.dumps((self.declared.version, inputs, self._op.values()))
 
     def validate_and_infer_types(self) -> None:
         _marked(self._set_outputs)

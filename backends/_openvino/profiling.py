@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor
 from ...errors import ConfigError
-from .runtime import PRECISION_NAMES, execution_devices
+from .runtime import execution_devices, precision_of
 
 if TYPE_CHECKING:
     from ...infer import Infer
@@ -44,7 +44,12 @@ def profile_model(infer: Infer, runs: int, compiled: Any, request: Any, runs_bef
         walls.append(perf_counter() - start)
         each_run.append(_seconds(request))
     if devices == ["cpu"]:
-        spent = _mean_between(before, runs_before, each_run[-1], runs_before + runs)
+        # The plugin reports the mean over all runs of the compiled model; those of other devices report the last run.
+        count = runs_before + runs
+        spent = {
+            name: max(0.0, (mean * count - before.get(name, 0.0) * runs_before) / runs)
+            for name, mean in each_run[-1].items()
+        }
     else:
         spent = {name: sum(one.get(name, 0.0) for one in each_run) / runs for name in each_run[-1]}
     try:
@@ -67,20 +72,6 @@ def _seconds(request: Any) -> dict[str, float]:
     return {entry.node_name: entry.real_time.total_seconds() for entry in request.profiling_info}
 
 
-def _mean_between(
-    before: Mapping[str, float], runs_before: int, after: Mapping[str, float], runs_after: int
-) -> dict[str, float]:
-    """The mean of the runs after the first `runs_before`.
-
-    The processor's plugin reports the mean over all runs of the compiled model, in whole microseconds; the plugins of
-    other devices report the last run.
-    """
-    runs = runs_after - runs_before
-    return {
-        name: max(0.0, (mean * runs_after - before.get(name, 0.0) * runs_before) / runs) for name, mean in after.items()
-    }
-
-
 def _constants(entries: Sequence[Any]) -> Mapping[str, int]:
     """The constants and the entries computed from them alone, by name, with their sizes."""
     result: dict[str, int] = {}
@@ -94,13 +85,12 @@ def _constants(entries: Sequence[Any]) -> Mapping[str, int]:
 
 def _layer(entry: Any, seconds: float | None, device: str, constants: Mapping[str, int]) -> ExecutedLayer:
     kind, kernel = _text(entry, "layerType"), _text(entry, "primitiveType")
-    precision = PRECISION_NAMES.get(kernel.rpartition("_")[2]) or PRECISION_NAMES.get(_text(entry, "runtimePrecision"))
     outputs = _outputs(entry)
     sources = tuple(name for name in _text(entry, "originalLayersNames").split(",") if name)
     return ExecutedLayer(
         name=entry.get_friendly_name(), kind=kind, role="reformat" if kind in _REFORMATS else "compute",
         inputs=tuple(_read_tensors(entry, constants)), outputs=outputs, sources=sources, kernel=kernel,
-        precision=precision or _text(entry, "runtimePrecision"), device=device, seconds=seconds,
+        precision=precision_of(entry.get_rt_info()) or _text(entry, "runtimePrecision"), device=device, seconds=seconds,
         weight_bytes=sum(constants.get(source.get_friendly_name(), 0) for source in _sources(entry)),
         output_bytes=_nbytes(entry),
     )  # fmt: skip

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILURES", "PRECISION_NAMES", "Options", "can_export", "capabilities", "compiles", "core", "devices",
     "executed_precisions", "execution_devices", "kept_signal_stack", "known_properties", "metadata_of", "new_core",
-    "offered", "our_name", "port_name", "properties_of", "readers", "reason", "written_precision",
+    "offered", "our_name", "port_name", "precision_of", "properties_of", "readers", "reason", "written_precision",
 ]  # fmt: skip
 
 
@@ -170,10 +170,10 @@ def has_rope(compiled: Any) -> bool:
     return any(_text_of(layer, "layerType") == "rope" for layer in _executed_layers(compiled) or ())
 
 
-def compiles(model: Any, target: str, properties: dict[str, Any], *, without: dict[str, Any]) -> bool:
-    """Whether a model would compile with some of its properties left out."""
+def compiles(model: Any, target: str, properties: dict[str, Any]) -> bool:
+    """Whether a model compiles with these properties."""
     try:
-        core().compile_model(model, target, {k: v for k, v in properties.items() if k not in without})
+        core().compile_model(model, target, properties)
     except FAILURES:
         return False
     return True
@@ -241,10 +241,7 @@ def executed_precisions(compiled: Any) -> Counter[str]:
     light: Counter[str] = Counter()
     for layer in layers:
         kind = _text_of(layer, "layerType")
-        # The name of a kernel ends with its precision (`brgconv_avx512_amx_bf16`). The precision of the layer is that
-        # of its weights, which may be stored in a narrower type.
-        kernel = _text_of(layer, "primitiveType").rpartition("_")[2]
-        runs = PRECISION_NAMES.get(kernel) or PRECISION_NAMES.get(_text_of(layer, "runtimePrecision"))
+        runs = precision_of(layer)
         if runs is None or kind in _MOVES:
             continue
         if kind.startswith(_HEAVY):
@@ -260,6 +257,14 @@ def _executed_layers(compiled: Any) -> list[Any] | None:
         return [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
     except RuntimeError:
         return None
+
+
+def precision_of(layer: Any) -> str | None:
+    """The precision of a layer, from its runtime information; None for one that is not in `PRECISION_NAMES`."""
+    # The name of a kernel ends with its precision (`brgconv_avx512_amx_bf16`). The precision of the layer is that of
+    # its weights, which may be stored in a narrower type.
+    kernel = _text_of(layer, "primitiveType").rpartition("_")[2]
+    return PRECISION_NAMES.get(kernel) or PRECISION_NAMES.get(_text_of(layer, "runtimePrecision"))
 
 
 def _text_of(layer: Any, key: str) -> str:

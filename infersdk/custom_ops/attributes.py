@@ -20,17 +20,11 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute.
-
-    Attributes:
-        name: the name.
-        type: `"int"`, `"bool"`, `"float"`, `"str"`, `"tuple[int, ...]"` or `"tuple[float, ...]"`.
-        default: the default value; `dataclasses.MISSING` for a required attribute.
-    """
+    """One attribute."""
 
     name: str
-    type: str
-    default: Any
+    type: str  # a key of `_KINDS`
+    default: Any  # `dataclasses.MISSING` for a required attribute
 
     @property
     def onnx_kind(self) -> str:

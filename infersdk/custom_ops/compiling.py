@@ -68,7 +68,7 @@ def compile_cuda(source: CudaSource, types: dict[str, str], capability: str, lab
         command = [result, "-cubin", f"-arch={architecture}", *_beside(source, "-I"), *source.options]
         parts = {"cuda": 1, "source": text, "command": command[1:], "compiler": _version(result)}
         return _cached(parts, label, lambda: _run_compiler(command, ".cu", text, [], label))
-    nvrtc = _Nvrtc.load()
+    nvrtc = _nvrtc()
     options = [f"--gpu-architecture={architecture}", *_beside(source, "-I"), *source.options]
     options += [f"--include-path={folder}" for folder in _cuda_includes()]
     parts = {"cuda": 1, "source": text, "options": options, "compiler": f"nvrtc {nvrtc.version}"}
@@ -81,18 +81,15 @@ def _beside(source: CSource | CudaSource, option: str) -> list[str]:
 
 
 def _cuda_compiler(source: CudaSource, label: str) -> str:
-    there = {"nvrtc": nvrtc_path() is not None, "nvcc": nvcc_path() is not None}
     wanted = source.compiler
-    if wanted == "auto":
-        # nvcc always has cuda_fp16.h; NVRTC has it only with the headers of the toolkit.
-        wanted = "nvrtc" if there["nvrtc"] else "nvcc"
-    if not there[wanted]:
-        raise CustomOpError(
-            f'{label}: its CUDA kernel needs a compiler: pip install "infersdk[nvrtc]" for NVRTC, or put nvcc on PATH'
-            if source.compiler == "auto"
-            else f"{label}: its CUDA kernel requires the compiler {wanted!r}, which is not installed"
-        )
-    return wanted
+    for name, path in (("nvrtc", nvrtc_path), ("nvcc", nvcc_path)):
+        if wanted in ("auto", name) and path() is not None:
+            return name
+    raise CustomOpError(
+        f'{label}: its CUDA kernel needs a compiler: pip install "infersdk[nvrtc]" for NVRTC, or put nvcc on PATH'
+        if wanted == "auto"
+        else f"{label}: its CUDA kernel requires the compiler {wanted!r}, which is not installed"
+    )
 
 
 def _cached(parts: dict[str, object], label: str, make: Callable[[], bytes]) -> bytes:
@@ -181,13 +178,6 @@ class _Nvrtc:
         self._check(self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
         self.version = f"{major.value}.{minor.value}"
 
-    @classmethod
-    @functools.cache
-    def load(cls) -> _Nvrtc:
-        path = nvrtc_path()
-        assert path is not None
-        return cls(path)
-
     def _check(self, result: int) -> None:
         if result:
             self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
@@ -213,3 +203,10 @@ class _Nvrtc:
             return self._bytes(program, "CUBIN")
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@functools.cache
+def _nvrtc() -> _Nvrtc:
+    path = nvrtc_path()
+    assert path is not None
+    return _Nvrtc(path)

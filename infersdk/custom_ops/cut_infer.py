@@ -46,16 +46,10 @@ _log = logger("infersdk.custom_ops")
 
 
 class CutInfer(Infer):
-    """A model whose segments between custom nodes run on a backend. Created by `infersdk.load()`.
+    """A model whose segments between custom nodes run on a backend, of class `kind`. Created by `infersdk.load()`.
 
     Attributes:
         plan: the segments and kernels in order; `describe()` prints them.
-
-    Args:
-        model: the ONNX file.
-        kind: the class of the backend.
-        device, precision, max_batch, options: parameters of the backend.
-        custom_ops: the operators of the model.
     """
 
     plan: Plan
@@ -73,7 +67,7 @@ class CutInfer(Infer):
     ) -> None:
         self._kind = kind
         self.backend, self.declaration = kind.backend, kind.declaration  # type: ignore[misc]
-        self._own: list[Tensor] = []
+        self._own: dict[str, Tensor] = {}  # the values that it has created
         self._own_stream: Stream | None = None
         super().__init__(
             model, device=device, precision=precision, max_batch=max_batch, options=options, custom_ops=custom_ops
@@ -119,7 +113,7 @@ class CutInfer(Infer):
         self.max_batch = self.max_batch or min(limits, default=None)
         self._share_stream()
         self._check_precision()
-        for line in self._description():  # a line break within a message is escaped
+        for line in self.describe().split("\n"):  # a line break within a message is escaped
             _log.info("%s", line)
 
     def _prepare(self, graph: ir.Model) -> str | None:
@@ -215,13 +209,13 @@ class CutInfer(Infer):
         super()._create_tensors()
         self._values: dict[str, Tensor] = dict(self._inputs)
         for name, array in self.plan.weights.items():
-            self._values[name] = self._owned(Tensor(array.shape, array.dtype, self._device))
-            self._values[name].numpy(writable=True)[...] = array
+            self._values[name] = self._own[name] = Tensor(array.shape, array.dtype, self._device)
+            self._own[name].numpy(writable=True)[...] = array
         for step, part in self._parts:
             if isinstance(part, Node):
                 for name, dtype, shape in zip(step.outputs, step.signature.outputs, step.shapes, strict=True):
                     spec = TensorSpec(name, np.dtype(dtype), shape)
-                    self._values[name] = self._owned(new_tensor(spec, self._device, self.max_batch))
+                    self._values[name] = self._own[name] = new_tensor(spec, self._device, self.max_batch)
                 continue
             for name in step.inputs:
                 part.bind(name, self._values[name])
@@ -232,10 +226,6 @@ class CutInfer(Infer):
             self._outputs[name].close()
             self._outputs[name] = self._values[name]
             self._lent.add(name)
-
-    def _owned(self, tensor: Tensor) -> Tensor:
-        self._own.append(tensor)
-        return tensor
 
     def bind(self, name: str, tensor: Tensor) -> None:
         super().bind(name, tensor)
@@ -261,22 +251,17 @@ class CutInfer(Infer):
                 self._outputs[name].resize(source.shape).copy_from(source)
 
     def _run_kernel(self, call: KernelCall, node: Node) -> None:
-        inputs, outputs = self._sized(call, node)
+        inputs = [self._values[name] for name in call.inputs]
+        outputs = [self._values[name] for name in call.outputs]
+        for tensor, shape in zip(outputs, node.shapes([tensor.shape for tensor in inputs]), strict=True):
+            if tensor.shape != shape:
+                tensor.resize(shape)
         if self.stream is None:
             node.run_arrays([t.numpy() for t in inputs], [t.numpy(writable=True) for t in outputs])
             return
         read = [(tensor.device_ptr(stream=self.stream), tensor.shape) for tensor in inputs]
         written = [(tensor.device_ptr(read=False, write=True, stream=self.stream), tensor.shape) for tensor in outputs]
         node.run(read, written, self.stream.handle)
-
-    def _sized(self, call: KernelCall, node: Node) -> tuple[list[Tensor], list[Tensor]]:
-        """The inputs, and the outputs resized to the inferred shapes."""
-        inputs = [self._values[name] for name in call.inputs]
-        outputs = [self._values[name] for name in call.outputs]
-        for tensor, shape in zip(outputs, node.shapes([tensor.shape for tensor in inputs]), strict=True):
-            if tensor.shape != shape:
-                tensor.resize(shape)
-        return inputs, outputs
 
     def _wait(self) -> None:
         for segment in self._segments:
@@ -297,9 +282,6 @@ class CutInfer(Infer):
 
     def describe(self) -> str:
         """Lists the segments, with their nodes and values, and the kernels."""
-        return "\n".join(self._description())
-
-    def _description(self) -> list[str]:
         plan, index, lines = self.plan, 0, list[str]()
         for step in plan.steps:
             arrow = f"{', '.join(step.inputs)} -> {', '.join(step.outputs)}"
@@ -309,7 +291,7 @@ class CutInfer(Infer):
             else:
                 lines.append(f"  kernel of {step.op.title()}, node {step.name}: {arrow}")
         counts = f"{len(plan.kernels)} custom nodes into {len(plan.segments)} segments on {self.backend}, {self.device}"
-        return [f"{self.model.name} is divided at {counts}:", *lines]
+        return "\n".join([f"{self.model.name} is divided at {counts}:", *lines])
 
     @property
     def precision(self) -> str:
@@ -324,7 +306,7 @@ class CutInfer(Infer):
         return MappingProxyType(dict(total))
 
     def _clone(self, twin: CutInfer) -> None:
-        twin._own, twin._own_stream = [], None
+        twin._own, twin._own_stream = {}, None
         twin._parts = [(step, part.clone() if isinstance(part, Infer) else part) for step, part in self._parts]
         twin._segments = [part for _, part in twin._parts if isinstance(part, Infer)]
         twin._share_stream()
@@ -332,7 +314,7 @@ class CutInfer(Infer):
     def _close(self) -> None:
         for segment in self._segments:
             segment.close()
-        for tensor in self._own:
+        for tensor in self._own.values():
             tensor.close()
         if self._own_stream is not None:
             self._own_stream.close()

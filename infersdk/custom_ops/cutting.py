@@ -29,29 +29,20 @@ __all__ = ["KernelCall", "Plan", "Segment", "cut"]
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the model that runs as a separate model.
-
-    Attributes:
-        model: the part.
-        inputs, outputs: the names of its values in the whole model.
-        nodes: its number of nodes.
-    """
+    """A part of the model that runs as a separate model. Its inputs and outputs have their names in the whole model."""
 
     model: ir.Model
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    nodes: int
+    nodes: int  # their number
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A custom node between the segments.
+    """A custom node between the segments. Its inputs and outputs have their names in the whole model.
 
     Attributes:
-        name: the node's name.
         op: the operator with the node's attributes.
-        signature: the types of its inputs and outputs.
-        inputs, outputs: the names of its values in the whole model.
         shapes: the output shapes, with sizes, names of free dimensions, and None.
     """
 

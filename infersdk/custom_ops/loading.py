@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..core._lib import check, ffi, lib, library_path
+from ..core._lib import ffi, lib, library_path
 from ..errors import ModelError
 from .onnx_schema import registered
 from .operator_set import explain, operators_for
@@ -68,7 +68,7 @@ def register_operators(session_options: Any, ops: OperatorSet, device: Device) -
 
     handles = [native_op(op, signature, device).handle for op in wanted for signature in op.signatures()]
     offered = ffi.new("ifs_custom_op *[]", handles)
-    check(lib.ifs_custom_offer_to_ort(offered, len(handles)))
+    lib.ifs_custom_offer_to_ort(offered, len(handles))
     try:
         session_options.register_custom_ops_library(library_path())
     finally:

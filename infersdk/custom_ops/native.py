@@ -42,41 +42,28 @@ class NativeFunction(CFunction):
 
 
 class NativeOp:
-    """An operator with a signature on a device. It is never freed.
-
-    Args:
-        cls: the operator.
-        signature: the element types.
-        device: the processor or a CUDA device.
-    """
+    """An operator with a signature on a device. It is never freed."""
 
     def __init__(self, cls: type[CustomOp], signature: Signature, device: Device) -> None:
         self.cls, self.signature, self.device = cls, signature, device
         self.kernel = cls.kernel_for(device.kind)
-        self.id = next(_numbers)
-        self._kept: list[Any] = []  # memory that `spec` points to
-        spec = out("ifs_custom_op_spec")
-        spec.id, spec.version, spec.device = self.id, cls.version, device.ordinal
-        spec.domain, spec.name = self._chars(cls.domain), self._chars(cls.name)
-        spec.num_inputs, spec.num_outputs = len(cls.inputs), len(cls.outputs)
-        spec.num_attributes = len(cls.attributes)
         self.inputs = tuple(np.dtype(name) for name in signature.inputs)
         self.outputs = tuple(np.dtype(name) for name in signature.outputs)
-        spec.input_dtypes = self._keep(ffi.new("int32_t[]", [dtype_code(name) for name in signature.inputs]))
-        spec.output_dtypes = self._keep(ffi.new("int32_t[]", [dtype_code(name) for name in signature.outputs]))
+        number = next(_numbers)
+        spec = out("ifs_custom_op_spec")
+        # The core copies what `spec` points to.
+        domain, name = (ffi.new("char[]", text.encode()) for text in (cls.domain, cls.name))
+        inputs, outputs = (
+            ffi.new("int32_t[]", [dtype_code(dtype) for dtype in side]) for side in (self.inputs, self.outputs)
+        )
         attributes, kept = native_attributes(cls.attributes, {})
-        self._kept.append(kept)
-        spec.attributes = self._keep(attributes)
+        spec.id, spec.domain, spec.name, spec.version, spec.device = number, domain, name, cls.version, device.ordinal
+        spec.num_inputs, spec.num_outputs, spec.num_attributes = len(inputs), len(outputs), len(attributes)
+        spec.input_dtypes, spec.output_dtypes, spec.attributes = inputs, outputs, attributes
         self._set_kernel(spec)
         self.handle = returned("ifs_custom_op *", lib.ifs_custom_op_create, spec)
-        _ops[self.id] = self
-
-    def _keep(self, data: Any) -> Any:
-        self._kept.append(data)
-        return data
-
-    def _chars(self, text: str) -> Any:
-        return self._keep(ffi.new("char[]", text.encode()))
+        del kept
+        _ops[number] = self
 
     def _set_kernel(self, spec: Any) -> None:
         kernel, title = self.kernel, self.cls.title()
@@ -223,16 +210,10 @@ _python_nodes: dict[int, _PythonNode] = {}
 
 
 class Node:
-    """A node for direct calls, by PyTorch or by backends without custom operators. It is thread-safe.
-
-    Args:
-        op: the operator with its attributes.
-        native: the native operator, with the signature and the device.
-        name: the name for messages.
-    """
+    """A node for direct calls, by PyTorch or by backends without custom operators. It is thread-safe."""
 
     def __init__(self, op: CustomOp, native: NativeOp, name: str) -> None:
-        self.op, self.native, self.name = op, native, name
+        self.native = native
         number = next(_numbers)
         attributes, kept = native_attributes(op.attributes, op.values())
         create, title = lib.ifs_custom_node_create, name.encode()
@@ -271,7 +252,7 @@ class Node:
         """
         sources, kept_in = _tensors(inputs, self.native.inputs)
         results, kept_out = _tensors(outputs, self.native.outputs)
-        _checked(lib.ifs_custom_node_run(self._handle, sources, results, ffi.cast("void *", stream), ffi.NULL))
+        _checked(lib.ifs_custom_node_run(self._handle, sources, results, ffi.cast("void *", stream)))
         del kept_in, kept_out
 
     def run_arrays(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -341,7 +322,7 @@ def _values(attributes: Any, cls: type[CustomOp]) -> dict[str, Any]:
 
 
 @ffi.def_extern(name="ifs_py_custom_create", error=1)  # type: ignore[untyped-decorator]
-def _create(op: int, node: Any, name: Any, attributes: Any, count: int, pointer: Any, error: Any, nbytes: int) -> int:
+def _create(op: int, name: Any, attributes: Any, pointer: Any, error: Any, nbytes: int) -> int:
     def work() -> None:
         native = _ops[op]
         node_name = text(name)
@@ -357,14 +338,14 @@ def _trace(node: int, handle: Any, ranks: Any, count: int, error: Any, nbytes: i
     def work() -> None:
         python_node = _python_nodes[node]
         try:
-            words, texts = encode(python_node.rule(tuple(ranks[0:count])))
+            words, launch, texts = encode(python_node.rule(tuple(ranks[0:count])))
         except CustomOpError as wrong:
             raise CustomOpError(
                 f"{python_node.where}: {str(wrong).removeprefix(f'operator {python_node.op.title()}: ')}"
             ) from wrong
         chars = [ffi.new("char[]", text.encode()) for text in texts]
         rule, messages = ffi.new("int64_t[]", words), ffi.new("char *[]", chars)
-        check(lib.ifs_custom_node_add_rule(handle, rule, len(words), messages, len(chars)))
+        check(lib.ifs_custom_node_add_rule(handle, rule, len(words), launch, messages, len(chars)))
 
     return _answer(error, nbytes, work)
 

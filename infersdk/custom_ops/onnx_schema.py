@@ -180,9 +180,5 @@ def _output_shapes(op: CustomOp, inputs: list[list[Any]]) -> list[list[Any]]:
 def _instance(op: type[CustomOp], context: Any) -> CustomOp:
     from onnx import helper
 
-    values = {}
-    for attribute in op.attributes:
-        proto = context.get_attribute(attribute.name)
-        if proto is not None and proto.name:
-            values[attribute.name] = helper.get_attribute_value(proto)
-    return op.of(values)
+    given = [context.get_attribute(attribute.name) for attribute in op.attributes]
+    return op.of({proto.name: helper.get_attribute_value(proto) for proto in given if proto is not None and proto.name})

@@ -33,9 +33,8 @@ class ModelNode:
     """A custom node of a model.
 
     Attributes:
-        name: the name of the node, or its operator and first output.
+        name: see `node_name()`.
         op: the operator with the attributes of the node.
-        raw: the node.
         nested: whether it is in a subgraph, such as a branch of an If.
     """
 
@@ -50,9 +49,6 @@ class OperatorSet:
 
     Attributes:
         in_functions: whether the model of the operators has functions, which were inlined to find them.
-
-    Args:
-        ops: the classes.
 
     Raises:
         CustomOpError: an item is not an operator class, or two have the same domain and name.
@@ -97,7 +93,7 @@ def declared(custom_ops: Sequence[type[CustomOp]], domains: frozenset[str]) -> O
     Raises:
         CustomOpError: as `OperatorSet`, or an entry point of a package fails.
     """
-    if isinstance(custom_ops, type) or not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
+    if not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
         raise CustomOpError(f"custom_ops is {custom_ops!r}; use a list of classes: custom_ops=[MyOperator]")
     result = OperatorSet(custom_ops)
     twice = [op for op in custom_ops if list(custom_ops).count(op) > 1]

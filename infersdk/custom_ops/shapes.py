@@ -13,7 +13,7 @@ import operator
 import struct
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CustomOpError, ShapeError
@@ -31,6 +31,11 @@ _COMMUTATIVE = ("+", "*", "min", "max")
 _MOST_KEPT = 32
 
 
+def _operators(operation: str) -> tuple[Callable[[Dim, Size], Size], Callable[[Dim, int], Size]]:
+    """The methods of an operator with the symbolic size on its left, and on its right."""
+    return lambda self, other: _make(operation, self, other), lambda self, other: _make(operation, other, self)
+
+
 class Dim:
     """A symbolic size: a dimension of an input, or an expression of such dimensions.
 
@@ -43,29 +48,10 @@ class Dim:
         self.operation, self.left, self.right = operation, left, right
         self.index, self.axis = index, axis  # of a dimension of an input
 
-    def __add__(self, other: Size) -> Size:
-        return _make("+", self, other)
-
-    def __radd__(self, other: int) -> Size:
-        return _make("+", other, self)
-
-    def __sub__(self, other: Size) -> Size:
-        return _make("-", self, other)
-
-    def __rsub__(self, other: int) -> Size:
-        return _make("-", other, self)
-
-    def __mul__(self, other: Size) -> Size:
-        return _make("*", self, other)
-
-    def __rmul__(self, other: int) -> Size:
-        return _make("*", other, self)
-
-    def __floordiv__(self, other: Size) -> Size:
-        return _make("//", self, other)
-
-    def __rfloordiv__(self, other: int) -> Size:
-        return _make("//", other, self)
+    __add__, __radd__ = _operators("+")
+    __sub__, __rsub__ = _operators("-")
+    __mul__, __rmul__ = _operators("*")
+    __floordiv__, __rfloordiv__ = _operators("//")
 
     def __neg__(self) -> Size:
         return _make("-", 0, self)
@@ -163,7 +149,7 @@ class Rule:
     ranks: tuple[int, ...]
     outputs: tuple[Shape, ...]
     checks: tuple[tuple[Size, Size, str], ...] = ()
-    launch: tuple[tuple[Size, ...], tuple[tuple[str, Any], ...]] | None = field(default=None)
+    launch: tuple[tuple[Size, ...], tuple[tuple[str, Any], ...]] | None = None
 
 
 #: The checks of `require_equal` while a shape() is traced.
@@ -251,22 +237,26 @@ def evaluate(size: Size, inputs: Sequence[Sequence[Any]], apply: Callable[[str, 
 # ---- encoding for the native core ----
 
 
-def _expression(size: Size) -> tuple[list[int], int]:
+def _expression(size: Size, ranks: Sequence[int]) -> tuple[list[int], int]:
     """The words of an expression, and how many values are kept while it is computed."""
     if isinstance(size, int):
         if not -(2**63) <= size < 2**63:
             raise CustomOpError(f"shape() computes with {size}; a size has 64 bits")
         return [_PUSH, size], 1
     if size.operation == "dim":
+        if size.index >= len(ranks) or size.axis >= ranks[size.index]:
+            raise CustomOpError(
+                f"{size} is a size of another call, for inputs of other ranks; use the arguments' sizes"
+            )
         return [_DIM, size.index * 16 + size.axis], 1
-    (left, most_left), (right, most_right) = _expression(size.left), _expression(size.right)
+    (left, most_left), (right, most_right) = _expression(size.left, ranks), _expression(size.right, ranks)
     if size.operation in _COMMUTATIVE and most_left < most_right:  # the first result is kept during the second
         (left, most_left), (right, most_right) = (right, most_right), (left, most_left)
     return [*left, *right, _OPERATIONS[size.operation]], max(most_left, most_right + 1)
 
 
-def _counted(size: Size) -> list[int]:
-    words, most = _expression(size)
+def _counted(size: Size, ranks: Sequence[int]) -> list[int]:
+    words, most = _expression(size, ranks)
     if most > _MOST_KEPT:
         raise CustomOpError(
             f"shape() returns {size}, which keeps {most} values while it is computed; use at most {_MOST_KEPT}: put "
@@ -275,32 +265,39 @@ def _counted(size: Size) -> list[int]:
     return [len(words), *words]
 
 
-def encode(rule: Rule) -> tuple[list[int], list[str]]:
-    """Encodes a rule for native/src/custom_ops_rules.c; returns the words and the messages of the checks."""
+def encode(rule: Rule) -> tuple[list[int], int, list[str]]:
+    """Encodes a rule for native/src/custom_ops_rules.c, which checks nothing.
+
+    Returns:
+        The words, the number of those before its launch (0: it has none), and the messages of the checks.
+    """
+    if max(rule.ranks, default=0) > 16:
+        raise CustomOpError(f"an input has {max(rule.ranks)} dimensions; the maximum is 16")
     words = [len(rule.ranks), *rule.ranks, len(rule.outputs)]
     for shape in rule.outputs:
         words.append(len(shape))
         for size in shape:
-            words += _counted(size)
+            words += _counted(size, rule.ranks)
     words.append(len(rule.checks))
     for index, (size, wanted, _) in enumerate(rule.checks):
-        words += [*_counted(size), *_counted(wanted), index]
-    words.append(0 if rule.launch is None else 1)
+        words += [*_counted(size, rule.ranks), *_counted(wanted, rule.ranks), index]
+    launch = 0
     if rule.launch is not None:
+        launch = len(words)
         sizes, arguments = rule.launch
         for size in sizes:
-            words += _counted(size)
+            words += _counted(size, rule.ranks)
         words.append(len(arguments))
         for kind, value in arguments:
-            words += _argument(kind, value)
-    return words, [text for _, _, text in rule.checks]
+            words += _argument(kind, value, rule.ranks)
+    return words, launch, [text for _, _, text in rule.checks]
 
 
-def _argument(kind: str, value: Any) -> list[int]:
+def _argument(kind: str, value: Any, ranks: Sequence[int]) -> list[int]:
     if kind == "input":
         return [0, value]
     if kind == "output":
         return [1, value]
     if kind == "int":
-        return [2, *_counted(value)]
+        return [2, *_counted(value, ranks)]
     return [3, struct.unpack("<I", struct.pack("<f", value))[0]]

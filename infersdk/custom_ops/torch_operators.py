@@ -42,9 +42,8 @@ _TYPES = {
 #: The kinds of attributes in the TorchScript exporter.
 _DESCRIPTORS = {"INT": "i", "FLOAT": "f", "STRING": "s", "INTS": "is", "FLOATS": "fs"}
 
-#: References to the libraries, without which torch removes their operators.
-_libraries: dict[str, Any] = {}
-_made: dict[str, tuple[type[CustomOp], Any]] = {}
+#: The operators by their names in torch, with its functions and libraries. It removes those of a library that is freed.
+_made: dict[str, tuple[type[CustomOp], Any, Any]] = {}
 _guard = threading.Lock()
 
 
@@ -94,17 +93,17 @@ def _operator(op: type[CustomOp]) -> Any:
     torch = _torch()
 
     name = f"{_namespace(op)}::{op.name}"
-    known, made = _made.get(name, (None, None))
-    if known is op:
-        return made
-    if known is not None and known.domain != op.domain:
-        raise CustomOpError(
-            f"operators {known.title()} and {op.title()} are both {name} in PyTorch, whose names have no dots; "
-            "rename one"
-        )
-    if known is not None:
+    if name in _made:
+        known, made, library = _made[name]
+        if known is op:
+            return made
+        if known.domain != op.domain:
+            raise CustomOpError(
+                f"operators {known.title()} and {op.title()} are both {name} in PyTorch, whose names have no dots; "
+                "rename one"
+            )
         del _made[name]
-        _libraries.pop(name)._destroy()
+        library._destroy()
     library = torch.library.Library(_namespace(op), "FRAGMENT")
     try:
         library.define(f"{op.name}{_schema(op)}")
@@ -118,9 +117,8 @@ def _operator(op: type[CustomOp]) -> Any:
             library.impl(op.name, functools.partial(_run, op), key)
     torch.library.register_fake(name, functools.partial(_fake, op), lib=library)
     torch.onnx.register_custom_op_symbolic(name, functools.partial(_symbolic, op), 9)
-    _libraries[name] = library
     made = getattr(getattr(torch.ops, _namespace(op)), op.name).default
-    _made[name] = op, made
+    _made[name] = op, made, library
     return made
 
 

@@ -131,14 +131,14 @@ class SourceReader(ABC, Generic[FrameKind]):
         options = option_texts(options)
         #: Seconds to wait for a frame; None where PyAV interrupts FFmpeg after them.
         self._patience: float | None = None
-        if scheme and scheme[1].lower() in _TIMED_BY_FFMPEG and "timeout" not in options and 0 < timeout < math.inf:
+        if scheme in _TIMED_BY_FFMPEG and "timeout" not in options and timeout < math.inf:
             self._patience = timeout + _LATER
-        self._container = self._open(scheme[1].lower() if scheme else "", camera, timeout, options)
+        self._container = self._open(scheme, camera, timeout, options)
         try:
             stream = self._stream()
-            live = camera or (scheme is not None and scheme[1].lower() in _LIVE)
             # A web server may have a file or a camera: a source without a length is live.
-            self.live = live or (bool(scheme) and self._container.duration is None and not stream.frames)
+            endless = bool(scheme) and self._container.duration is None and not stream.frames
+            self.live = camera or scheme in _LIVE or endless
             self._describe(stream, even)
             stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}  # its size may change from frame to frame
             stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames would delay as many frames
@@ -327,13 +327,15 @@ def source_text(source: object) -> str:
     if isinstance(source, bool) or not isinstance(source, (str, bytes, os.PathLike, int)):
         raise ConfigError(f"a video is a path, an address or the number of a camera, not {source!r}")
     text = f"/dev/video{source}" if isinstance(source, int) else os.fsdecode(source)
-    if (scheme := _scheme_of(text)) and scheme[1].lower() == "file":
-        raise ConfigError(f"{text!r} is the address of a file; give its path, without {scheme[0]!r}")
+    if _scheme_of(text) == "file":
+        raise ConfigError(f"{text!r} is the address of a file; give its path, without {text[: len('file://')]!r}")
     return text
 
 
-def _scheme_of(source: str) -> re.Match[str] | None:
-    return re.match(r"([a-z][a-z0-9+]+)://", source, re.IGNORECASE)
+def _scheme_of(source: str) -> str:
+    """The scheme of an address in lower case; empty for a path."""
+    match = re.match(r"([a-z][a-z0-9+]+)://", source, re.IGNORECASE)
+    return match[1].lower() if match else ""
 
 
 def is_camera(source: str) -> bool:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -357,11 +357,7 @@ class Stream:
         assert frame is not None
         now = time.monotonic()
         seconds = now - frame.decoded
-        error: BaseException | None
-        try:
-            error = request.exception()
-        except BaseException as cancelled:  # CancelledError
-            error = cancelled
+        error = CancelledError() if request.cancelled() else request.exception()
         if error is not None:
             self._errors += 1
             shown = error if isinstance(error, Exception) else VideoError(f"the request was ended: {error!r}")

@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from ..core.prefetch import check_count
@@ -144,8 +143,8 @@ class Streams:
             self.close()
 
     def _results(self, submit: Callable[[AnyFrame], Future[Any]]) -> Iterator[StreamResult[Any]]:
-        files = deque(stream for stream in self._streams.values() if not looks_live(stream.source))
-        waiting = deque(islice(files, self._files_at_once, None))
+        files = [stream for stream in self._streams.values() if not looks_live(stream.source)]
+        waiting = deque(files[self._files_at_once :])
         for stream in self._streams.values():
             if stream not in waiting:
                 stream.start(submit)

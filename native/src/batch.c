@@ -61,9 +61,7 @@ ifs_status ifs_preprocess_batch(ifs_workers *workers, const ifs_image *images, c
 /* ---- copying images to a device ---- */
 
 #define ALIGNMENT 256 /* bytes, of a plane on the device: what wide loads like */
-#define BANDS                                                                                                          \
-    8 /* that an image is cut into, so that threads share one image and the bus does not wait for all of it            \
-       */
+#define BANDS 8 /* of an image: threads share one image, and the bus does not wait for all of it */
 
 /* The part of an image's plane that is copied; it is dense on the device. */
 typedef struct plane {

@@ -79,9 +79,6 @@ static const ifs__class_passes ifs__class_plain = {best_plain, agree_plain, ifs_
 /* ---- checks ---- */
 
 ifs_status ifs__class_map_sides(const ifs_class_map_params *p, const ifs_geometry *geometry, ifs__mask_side sides[2]) {
-    if (p->dtype != IFS_FLOAT32 && p->dtype != IFS_FLOAT16)
-        return ifs__fail(IFS_ERR_DTYPE, "scores have element type %d; use IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)",
-                         (int)p->dtype, IFS_FLOAT32, IFS_FLOAT16);
     if (p->num_classes < 1 || p->num_classes > IFS_NO_CLASS)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "num_classes is %d; it must be 1 to %d", (int)p->num_classes,
                          IFS_NO_CLASS);

@@ -3,7 +3,6 @@
  */
 #include "custom_ops.h"
 #include "platform.h"
-#include "workers.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -41,8 +40,7 @@ void ifs_custom_set_host(const ifs_custom_host *host) {
     atomic_store(&host_set, host != NULL);
 }
 
-static ifs_status host_or_fail(const ifs_custom_op *op, const ifs_custom_host **out) {
-    *out = &host_table;
+static ifs_status check_host(const ifs_custom_op *op) {
     if (atomic_load(&host_set))
         return IFS_OK;
     return ifs__fail(IFS_ERR_UNSUPPORTED, "operator %s::%s runs in Python, which has ended", op->spec.domain,
@@ -66,7 +64,8 @@ static const void *moved(char **to, const void *from, size_t nbytes) {
     return at;
 }
 
-ifs_status ifs__attributes_copy(const ifs_op_attribute *attributes, int32_t count, ifs_op_attribute **out) {
+/* Copies attributes with all that they point to into one block. */
+static ifs_status copy_attributes(const ifs_op_attribute *attributes, int32_t count, ifs_op_attribute **out) {
     size_t nbytes = padded((size_t)count * sizeof *attributes);
     for (int32_t i = 0; i < count; i++)
         nbytes += attribute_nbytes(&attributes[i]);
@@ -89,10 +88,6 @@ ifs_status ifs__attributes_copy(const ifs_op_attribute *attributes, int32_t coun
 /* ---- operators ---- */
 
 ifs_status ifs_custom_op_create(const ifs_custom_op_spec *spec, ifs_custom_op **out) {
-    if (!spec || !out || spec->num_inputs < 0 || spec->num_outputs < 1 ||
-        spec->num_inputs + spec->num_outputs > IFS_OP_MAX_TENSORS)
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "an operator has inputs and at least one output, %d together at most", IFS_OP_MAX_TENSORS);
     ifs_custom_op *op = calloc(1, sizeof *op);
     if (!op)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for operator %s::%s", spec->domain, spec->name);
@@ -106,7 +101,7 @@ ifs_status ifs_custom_op_create(const ifs_custom_op_spec *spec, ifs_custom_op **
     op->spec.domain = strdup(spec->domain);
     op->spec.name = strdup(spec->name);
     ifs_op_attribute *attributes = NULL;
-    ifs_status status = ifs__attributes_copy(spec->attributes, spec->num_attributes, &attributes);
+    ifs_status status = copy_attributes(spec->attributes, spec->num_attributes, &attributes);
     if (status == IFS_OK && (!op->spec.domain || !op->spec.name))
         status = ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for operator %s::%s", spec->domain, spec->name);
     if (status != IFS_OK) {
@@ -137,7 +132,7 @@ ifs_status ifs_custom_node_create(const ifs_custom_op *op, int64_t id, const cha
     node->id = id;
     node->name = copy;
     ifs__mutex_init(&node->lock);
-    ifs_status status = ifs__attributes_copy(attributes, op->spec.num_attributes, &node->attributes);
+    ifs_status status = copy_attributes(attributes, op->spec.num_attributes, &node->attributes);
     if (status != IFS_OK) {
         ifs_custom_node_destroy(node);
         return status;
@@ -148,13 +143,11 @@ ifs_status ifs_custom_node_create(const ifs_custom_op *op, int64_t id, const cha
 
 ifs_status ifs__custom_node_of_runtime(const ifs_custom_op *op, const char *name, const ifs_op_attribute *attributes,
                                        ifs_custom_node **out) {
-    const ifs_custom_host *host;
     char error[ERROR_NBYTES] = "";
     ifs_custom_node *node;
-    IFS__TRY(host_or_fail(op, &host));
+    IFS__TRY(check_host(op));
     IFS__TRY(ifs_custom_node_create(op, 0, name, attributes, &node));
-    if (host->create(op->spec.id, node, name, node->attributes, op->spec.num_attributes, &node->id, error,
-                     sizeof error)) {
+    if (host_table.create(op->spec.id, name, node->attributes, &node->id, error, sizeof error)) {
         ifs_custom_node_destroy(node);
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "%s", error);
     }
@@ -184,14 +177,12 @@ void ifs_custom_node_destroy(ifs_custom_node *node) {
     free(node);
 }
 
-const ifs_custom_op *ifs__custom_node_op(const ifs_custom_node *node) { return node->op; }
-
 /* ---- rules ---- */
 
-ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words, size_t count, const char *const *texts,
-                                    int32_t num_texts) {
+ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words, size_t count, size_t launch,
+                                    const char *const *texts, int32_t num_texts) {
     ifs__rule *rule;
-    IFS__TRY(ifs__rule_create(node->op, words, count, texts, num_texts, &rule));
+    IFS__TRY(ifs__rule_create(words, count, launch, texts, num_texts, &rule));
     ifs__mutex_lock(&node->lock);
     rule->next = atomic_load(&node->rules);
     atomic_store(&node->rules, rule);
@@ -209,18 +200,15 @@ static const ifs__rule *known_rule(ifs_custom_node *node, const ifs_op_tensor *i
 static ifs_status rule_for(ifs_custom_node *node, const ifs_op_tensor *inputs, const ifs__rule **out) {
     if ((*out = known_rule(node, inputs)))
         return IFS_OK;
-    const ifs_custom_host *host;
     char error[ERROR_NBYTES] = "";
     int32_t ranks[IFS_OP_MAX_TENSORS];
-    IFS__TRY(host_or_fail(node->op, &host));
+    IFS__TRY(check_host(node->op));
     for (int32_t i = 0; i < node->op->spec.num_inputs; i++)
         ranks[i] = inputs[i].ndim;
-    if (host->trace(node->id, node, ranks, node->op->spec.num_inputs, error, sizeof error))
+    if (host_table.trace(node->id, node, ranks, node->op->spec.num_inputs, error, sizeof error))
         return ifs__fail(IFS_ERR_SHAPE, "%s", error);
-    *out = known_rule(node, inputs);
-    return *out ? IFS_OK
-                : ifs__fail(IFS_ERR_SHAPE, "operator %s::%s, node %s: no rule for these ranks", node->op->spec.domain,
-                            node->op->spec.name, node->name);
+    *out = known_rule(node, inputs); /* which trace() has added */
+    return IFS_OK;
 }
 
 /* The last error again, with the operator and the node in front of it. */
@@ -317,33 +305,18 @@ ifs_status ifs__custom_node_call(ifs_custom_node *node, ifs_op_call *call) {
         return launch_code(node, call);
     if (spec->kernel)
         return call_kernel(node, call);
-    const ifs_custom_host *host;
-    IFS__TRY(host_or_fail(node->op, &host));
-    return host->run(node->id, call) ? ifs__fail(IFS_ERR_UNSUPPORTED, "%s", error) : IFS_OK;
+    IFS__TRY(check_host(node->op));
+    return host_table.run(node->id, call) ? ifs__fail(IFS_ERR_UNSUPPORTED, "%s", error) : IFS_OK;
 }
 
-typedef struct items {
-    void (*body)(void *arg, size_t item);
-    void *arg;
-} items;
-
-static ifs_status run_item(void *context, int64_t item) {
-    const items *i = context;
-    i->body(i->arg, (size_t)item);
-    return IFS_OK;
-}
-
-static void parallel_on_workers(const ifs_op_call *call, void (*body)(void *, size_t), void *arg, size_t count) {
-    items i = {body, arg};
-    ifs__workers_run(call->runtime, run_item, &i, (int64_t)count);
+static void one_by_one(const ifs_op_call *call, void (*body)(void *, size_t), void *arg, size_t count) {
+    (void)call;
+    for (size_t i = 0; i < count; i++)
+        body(arg, i);
 }
 
 ifs_status ifs_custom_node_run(ifs_custom_node *node, const ifs_op_tensor *inputs, const ifs_op_tensor *outputs,
-                               void *stream, ifs_workers *workers) {
-    ifs_op_call call = {.inputs = inputs,
-                        .outputs = outputs,
-                        .stream = stream,
-                        .runtime = workers,
-                        .parallel_for = parallel_on_workers};
+                               void *stream) {
+    ifs_op_call call = {.inputs = inputs, .outputs = outputs, .stream = stream, .parallel_for = one_by_one};
     return ifs__custom_node_call(node, &call);
 }

@@ -50,22 +50,23 @@ ifs_status ifs_custom_node_create(const ifs_custom_op *op, int64_t id, const cha
                                   const ifs_op_attribute *attributes, ifs_custom_node **out);
 void ifs_custom_node_destroy(ifs_custom_node *node);
 
-/* One more rule: the words that infersdk/custom_ops/shapes.py writes, and the texts of its checks. Any thread. */
-ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words, size_t count, const char *const *texts,
-                                    int32_t num_texts);
+/* One more rule: the words that infersdk/custom_ops/shapes.py writes, the number of those before its launch (0: it has
+ * none), and the texts of its checks. Any thread. */
+ifs_status ifs_custom_node_add_rule(ifs_custom_node *node, const int64_t *words, size_t count, size_t launch,
+                                    const char *const *texts, int32_t num_texts);
 
 /* The shapes of the outputs for inputs of these shapes: `dims` is [num_outputs][IFS_MAX_NDIM]. */
 ifs_status ifs_custom_node_shapes(ifs_custom_node *node, const ifs_op_tensor *inputs, int64_t *dims, int32_t *ndims);
 
-/* Runs the kernel. The outputs have the shapes that the call above gives. `stream` is a cudaStream_t; `workers` may be
- * NULL. ERR_UNSUPPORTED with the kernel's own text where the kernel fails. */
+/* Runs the kernel. The outputs have the shapes that the call above gives. `stream` is a cudaStream_t.
+ * ERR_UNSUPPORTED with the kernel's own text where the kernel fails. */
 ifs_status ifs_custom_node_run(ifs_custom_node *node, const ifs_op_tensor *inputs, const ifs_op_tensor *outputs,
-                               void *stream, ifs_workers *workers);
+                               void *stream);
 
 /* What the core asks Python. Each returns 0, or else another number with a text in `error`. */
 typedef struct ifs_custom_host {
-    int32_t (*create)(int64_t op, ifs_custom_node *node, const char *name, const ifs_op_attribute *attributes,
-                      int32_t count, int64_t *id, char *error, size_t error_nbytes);
+    int32_t (*create)(int64_t op, const char *name, const ifs_op_attribute *attributes, int64_t *id, char *error,
+                      size_t error_nbytes);
     int32_t (*trace)(int64_t node, ifs_custom_node *handle, const int32_t *ranks, int32_t count, char *error,
                      size_t error_nbytes);
     int32_t (*run)(int64_t node, const ifs_op_call *call);
@@ -77,7 +78,7 @@ void ifs_custom_set_host(const ifs_custom_host *host);
 
 /* What RegisterCustomOps (ONNX Runtime's entry point of this library) registers in this thread, until the next offer.
  * The caller keeps `ops` so long. */
-ifs_status ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count);
+void ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count);
 
 /* Compiled CUDA code: a cubin, or PTX that ends in a 0. `function` names the kernel in it. */
 ifs_status ifs_cuda_code_load(const void *image, const char *function, int32_t device, ifs_cuda_code **out);
@@ -89,20 +90,14 @@ ifs_status ifs_cuda_code_load(const void *image, const char *function, int32_t d
 struct ifs_custom_op {
     ifs_custom_op_spec spec;
     int32_t dtypes[IFS_OP_MAX_TENSORS]; /* inputs, then outputs */
-    void *ort;                          /* what custom_ops_ort.c keeps of it */
 };
 
 /* A node that ONNX Runtime makes: Python checks the attributes and gives it a name of its own. */
 ifs_status ifs__custom_node_of_runtime(const ifs_custom_op *op, const char *name, const ifs_op_attribute *attributes,
                                        ifs_custom_node **out);
 
-const ifs_custom_op *ifs__custom_node_op(const ifs_custom_node *node);
-
 /* As ifs_custom_node_run, with a parallel_for and what it needs. */
 ifs_status ifs__custom_node_call(ifs_custom_node *node, ifs_op_call *call);
-
-/* Copies attributes with all that they point to into one block. */
-ifs_status ifs__attributes_copy(const ifs_op_attribute *attributes, int32_t count, ifs_op_attribute **out);
 
 /* ---- rules (custom_ops_rules.c) ---- */
 
@@ -115,7 +110,7 @@ struct ifs__rule {
     int64_t words[];
 };
 
-ifs_status ifs__rule_create(const ifs_custom_op *op, const int64_t *words, size_t count, const char *const *texts,
+ifs_status ifs__rule_create(const int64_t *words, size_t count, size_t launch, const char *const *texts,
                             int32_t num_texts, ifs__rule **out);
 void ifs__rule_destroy(ifs__rule *rule);
 bool ifs__rule_fits(const ifs__rule *rule, const ifs_op_tensor *inputs, int32_t num_inputs);

@@ -92,6 +92,7 @@ typedef struct registration {
 
 typedef struct kernel {
     const OrtApi *api;
+    const ifs_custom_op_spec *spec;
     ifs_custom_node *node;
 } kernel;
 
@@ -142,8 +143,7 @@ static int input_type_of(const OrtCustomOp *face, size_t i) { return onnx_type(s
 static int output_type_of(const OrtCustomOp *face, size_t i) { return onnx_type(spec_of(face)->output_dtypes[i]); }
 static size_t num_inputs_of(const OrtCustomOp *face) { return (size_t)spec_of(face)->num_inputs; }
 static size_t num_outputs_of(const OrtCustomOp *face) { return (size_t)spec_of(face)->num_outputs; }
-static int first_version_of(const OrtCustomOp *face) { return spec_of(face)->version; }
-static int last_version_of(const OrtCustomOp *face) { return spec_of(face)->version; }
+static int version_of(const OrtCustomOp *face) { return spec_of(face)->version; }
 
 static int required_or_default(const OrtCustomOp *face, size_t i) {
     (void)face, (void)i;
@@ -234,6 +234,7 @@ static OrtStatus *create(const OrtCustomOp *face, const OrtApi *api, const OrtKe
     if (!k)
         return CREATE_STATUS(api)(FAIL, "no memory for a kernel");
     k->api = api;
+    k->spec = spec_of(face);
     OrtStatus *status = make_node(api, ((const registration *)face)->op, info, &k->node);
     if (status)
         free(k);
@@ -288,7 +289,7 @@ static void parallel_for(const ifs_op_call *call, void (*body)(void *, size_t), 
 static OrtStatus *compute(void *raw, OrtKernelContext *context) {
     const kernel *k = raw;
     const OrtApi *api = k->api;
-    const ifs_custom_op_spec *spec = &ifs__custom_node_op(k->node)->spec;
+    const ifs_custom_op_spec *spec = k->spec;
     ifs_op_tensor inputs[IFS_OP_MAX_TENSORS], outputs[IFS_OP_MAX_TENSORS];
     int64_t in_dims[IFS_OP_MAX_TENSORS][IFS_MAX_NDIM], out_dims[IFS_OP_MAX_TENSORS][IFS_MAX_NDIM];
     int32_t out_ndims[IFS_OP_MAX_TENSORS];
@@ -325,64 +326,48 @@ typedef struct domain {
     struct domain *next;
     OrtCustomOpDomain *raw;
     int32_t count;
-    const ifs_custom_op *ops[];
+    registration ops[];
 } domain;
 
 static domain *domains;
 static ifs__mutex domains_lock = IFS__MUTEX_INITIALIZER;
 
-ifs_status ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count) {
+void ifs_custom_offer_to_ort(const ifs_custom_op *const *ops, int32_t count) {
     offered = ops;
     num_offered = count;
-    return IFS_OK;
 }
 
-static OrtStatus *face_of(const OrtApi *api, const ifs_custom_op *constant, OrtCustomOp **out) {
-    ifs_custom_op *op = (ifs_custom_op *)constant;
-    if (!op->ort) {
-        registration *r = calloc(1, sizeof *r);
-        if (!r)
-            return CREATE_STATUS(api)(FAIL, "no memory for an operator");
-        r->op = op;
-        r->face = (OrtCustomOp){
-            .version = API_VERSION,
-            .name = name_of,
-            .provider = provider_of,
-            .input_type = input_type_of,
-            .num_inputs = num_inputs_of,
-            .output_type = output_type_of,
-            .num_outputs = num_outputs_of,
-            .destroy = destroy,
-            .input_characteristic = required_or_default,
-            .output_characteristic = required_or_default,
-            .input_memory = required_or_default,
-            .input_arity = one,
-            .input_homogeneous = one,
-            .output_arity = one,
-            .output_homogeneous = one,
-            .create_kernel_v2 = create,
-            .compute_v2 = compute,
-            .first_version = first_version_of,
-            .last_version = last_version_of,
-        };
-        op->ort = r;
-    }
-    *out = &((registration *)op->ort)->face;
-    return NULL;
-}
+static const OrtCustomOp FACE = {
+    .version = API_VERSION,
+    .name = name_of,
+    .provider = provider_of,
+    .input_type = input_type_of,
+    .num_inputs = num_inputs_of,
+    .output_type = output_type_of,
+    .num_outputs = num_outputs_of,
+    .destroy = destroy,
+    .input_characteristic = required_or_default,
+    .output_characteristic = required_or_default,
+    .input_memory = required_or_default,
+    .input_arity = one,
+    .input_homogeneous = one,
+    .output_arity = one,
+    .output_homogeneous = one,
+    .create_kernel_v2 = create,
+    .compute_v2 = compute,
+    .first_version = version_of,
+    .last_version = version_of,
+};
 
 static OrtStatus *make_domain(const OrtApi *api, const ifs_custom_op *const *ops, int32_t count, domain **out) {
-    domain *d = calloc(1, sizeof *d + (size_t)count * sizeof *ops);
+    domain *d = calloc(1, sizeof *d + (size_t)count * sizeof *d->ops);
     if (!d)
         return CREATE_STATUS(api)(FAIL, "no memory for a domain of operators");
-    memcpy(d->ops, ops, (size_t)count * sizeof *ops);
     d->count = count;
     OrtStatus *status = CREATE_DOMAIN(api)(ops[0]->spec.domain, &d->raw);
     for (int32_t i = 0; !status && i < count; i++) {
-        OrtCustomOp *face = NULL;
-        status = face_of(api, ops[i], &face);
-        if (!status)
-            status = DOMAIN_ADD(api)(d->raw, face);
+        d->ops[i] = (registration){FACE, ops[i]};
+        status = DOMAIN_ADD(api)(d->raw, &d->ops[i].face);
     }
     if (status) {
         free(d);
@@ -394,9 +379,16 @@ static OrtStatus *make_domain(const OrtApi *api, const ifs_custom_op *const *ops
     return NULL;
 }
 
+static bool is_of(const domain *d, const ifs_custom_op *const *ops, int32_t count) {
+    bool same = d->count == count;
+    for (int32_t i = 0; same && i < count; i++)
+        same = d->ops[i].op == ops[i];
+    return same;
+}
+
 static OrtStatus *domain_for(const OrtApi *api, const ifs_custom_op *const *ops, int32_t count, domain **out) {
     for (domain *d = domains; d; d = d->next)
-        if (d->count == count && memcmp(d->ops, ops, (size_t)count * sizeof *ops) == 0) {
+        if (is_of(d, ops, count)) {
             *out = d;
             return NULL;
         }

@@ -8,122 +8,26 @@
  *     inputs, their ranks...
  *     outputs, for each: its rank, an expression for each dimension
  *     checks, for each: two expressions that have to be equal, and the number of the text that says why
- *     0, or 1 and a launch: grid (3 expressions), block (3), shared bytes (1), arguments, for each its kind and what
- *         it takes: the number of an input or output, an expression, or the bits of a float
+ *     a launch, where there is one: grid (3 expressions), block (3), shared bytes (1), arguments, for each its kind and
+ *         what it takes: the number of an input or output, an expression, or the bits of a float
  *
  * An expression is the number of its words and the words, in postfix order: PUSH value, DIM input * 16 + axis, and
- * operations on the two topmost values. infersdk/custom_ops/shapes.py writes them. They are checked once, here, so that
- * reading them in a run cannot go wrong.
+ * operations on the two topmost values. infersdk/custom_ops/shapes.py writes them, and keeps to the limits of the
+ * stack, of the dimensions and of the arguments.
  */
 #include "custom_ops.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { PUSH, DIM, ADD, SUB, MUL, FLOOR_DIV, CEIL_DIV, MIN, MAX, NUM_OPERATIONS };
+enum { PUSH, DIM, ADD, SUB, MUL, FLOOR_DIV, CEIL_DIV, MIN, MAX };
 enum { ARG_INPUT, ARG_OUTPUT, ARG_INT, ARG_FLOAT };
 
 #define DEPTH 32 /* of the stack */
 #define AXES 16
 
-/* ---- reading: a place in the words ---- */
-
-typedef struct cursor {
-    const int64_t *at, *end;
-} cursor;
-
-static ifs_status next_word(cursor *c, int64_t low, int64_t high, const char *what, int64_t *out) {
-    if (c->at == c->end)
-        return ifs__fail(IFS_ERR_FORMAT, "a rule ends where %s should be", what);
-    int64_t word = *c->at++;
-    if (word < low || word > high)
-        return ifs__fail(IFS_ERR_FORMAT, "a rule has %lld for %s; it is %lld to %lld", (long long)word, what,
-                         (long long)low, (long long)high);
-    *out = word;
-    return IFS_OK;
-}
-
-/* ---- checking, once ---- */
-
-static ifs_status check_expression(const ifs_custom_op *op, const int64_t *ranks, cursor *c) {
-    int64_t length, word, depth = 0;
-    IFS__TRY(next_word(c, 1, c->end - c->at - 1, "the length of an expression", &length));
-    cursor inner = {c->at, c->at + length};
-    while (inner.at < inner.end) {
-        IFS__TRY(next_word(&inner, 0, NUM_OPERATIONS - 1, "an operation", &word));
-        if (word == PUSH || word == DIM) {
-            bool dim = word == DIM;
-            IFS__TRY(next_word(&inner, dim ? 0 : INT64_MIN, dim ? AXES * op->spec.num_inputs - 1 : INT64_MAX,
-                               "an operand", &word));
-            if (dim && word % AXES >= ranks[word / AXES])
-                return ifs__fail(IFS_ERR_FORMAT, "a rule asks for dimension %d of input %d, which has %d",
-                                 (int)(word % AXES), (int)(word / AXES), (int)ranks[word / AXES]);
-            depth++;
-        } else {
-            depth--;
-        }
-        if (depth < 1 || depth > DEPTH)
-            return ifs__fail(IFS_ERR_FORMAT, "an expression has %d values on its stack of %d", (int)depth, DEPTH);
-    }
-    if (depth != 1)
-        return ifs__fail(IFS_ERR_FORMAT, "an expression leaves %d values; it is one", (int)depth);
-    c->at = inner.end;
-    return IFS_OK;
-}
-
-static ifs_status check_launch(const ifs_custom_op *op, const int64_t *ranks, cursor *c) {
-    int64_t count, kind, word;
-    for (int i = 0; i < 7; i++)
-        IFS__TRY(check_expression(op, ranks, c));
-    IFS__TRY(next_word(c, 0, IFS__MAX_ARGUMENTS, "the number of arguments", &count));
-    for (int64_t i = 0; i < count; i++) {
-        IFS__TRY(next_word(c, ARG_INPUT, ARG_FLOAT, "the kind of an argument", &kind));
-        if (kind == ARG_INPUT)
-            IFS__TRY(next_word(c, 0, op->spec.num_inputs - 1, "an input", &word));
-        else if (kind == ARG_OUTPUT)
-            IFS__TRY(next_word(c, 0, op->spec.num_outputs - 1, "an output", &word));
-        else if (kind == ARG_FLOAT)
-            IFS__TRY(next_word(c, 0, UINT32_MAX, "the bits of a float", &word));
-        else
-            IFS__TRY(check_expression(op, ranks, c));
-    }
-    return IFS_OK;
-}
-
-/* Checks a rule. `launch` is the number of the words before its launch; 0: it has none. */
-static ifs_status check_rule(const ifs_custom_op *op, const int64_t *words, size_t count, int32_t num_texts,
-                             size_t *launch) {
-    cursor c = {words, words + count};
-    int64_t word, ndim, ranks[IFS_OP_MAX_TENSORS] = {0};
-    IFS__TRY(next_word(&c, op->spec.num_inputs, op->spec.num_inputs, "the number of inputs", &word));
-    for (int32_t i = 0; i < op->spec.num_inputs; i++)
-        IFS__TRY(next_word(&c, 0, IFS_MAX_NDIM, "a rank", &ranks[i]));
-    IFS__TRY(next_word(&c, op->spec.num_outputs, op->spec.num_outputs, "the number of outputs", &word));
-    for (int32_t i = 0; i < op->spec.num_outputs; i++) {
-        IFS__TRY(next_word(&c, 0, IFS_MAX_NDIM, "a rank", &ndim));
-        for (int64_t d = 0; d < ndim; d++)
-            IFS__TRY(check_expression(op, ranks, &c));
-    }
-    int64_t checks;
-    IFS__TRY(next_word(&c, 0, INT32_MAX, "the number of checks", &checks));
-    for (int64_t i = 0; i < checks; i++) {
-        IFS__TRY(check_expression(op, ranks, &c));
-        IFS__TRY(check_expression(op, ranks, &c));
-        IFS__TRY(next_word(&c, 0, num_texts - 1, "a text", &word));
-    }
-    IFS__TRY(next_word(&c, 0, 1, "whether there is a launch", &word));
-    *launch = word ? (size_t)(c.at - words) : 0;
-    if (word)
-        IFS__TRY(check_launch(op, ranks, &c));
-    if (c.at != c.end)
-        return ifs__fail(IFS_ERR_FORMAT, "a rule has %d words too many", (int)(c.end - c.at));
-    return IFS_OK;
-}
-
-ifs_status ifs__rule_create(const ifs_custom_op *op, const int64_t *words, size_t count, const char *const *texts,
+ifs_status ifs__rule_create(const int64_t *words, size_t count, size_t launch, const char *const *texts,
                             int32_t num_texts, ifs__rule **out) {
-    size_t launch;
-    IFS__TRY(check_rule(op, words, count, num_texts, &launch));
     ifs__rule *rule = calloc(1, sizeof *rule + count * sizeof *words);
     if (rule)
         rule->texts = calloc((size_t)num_texts + 1, sizeof *rule->texts);

@@ -188,7 +188,8 @@ static ifs__box decode(const ifs__detect_view *v, int32_t anchor) {
 static ifs__detect_view view_of(const ifs_detect_params *p, const void *output, const ifs_geometry *geometry) {
     size_t row_length =
         p->head == IFS_DETECT_HEAD_YOLOV8 ? (size_t)p->num_anchors : 5 + (size_t)p->num_classes + (size_t)p->num_extra;
-    ifs__detect_view v = {p, decode, output, row_length, {0}, {0}, NULL, NULL};
+    ifs__detect_view v = {
+        .params = p, .scan = ifs__scan_best(), .box = decode, .output = output, .row_length = row_length};
     int32_t cells = 0;
     for (int i = 0; i < p->num_strides; i++) {
         v.first_cell[i] = cells;
@@ -202,20 +203,20 @@ static ifs__detect_view view_of(const ifs_detect_params *p, const void *output, 
 
 #define ROWS 1024 /* scanned for objectness, then for classes: both scans find them in the cache */
 
-static ifs_status scan_rows(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan) {
+static ifs_status scan_rows(ifs_detection_decoder *d, const ifs__detect_view *v) {
     size_t num_anchors = (size_t)d->params.num_anchors, length = v->row_length;
     size_t num_scores = 1 + (size_t)d->params.num_classes;
     int32_t hits[ROWS], dtype = d->params.dtype;
     for (size_t start = 0; start < num_anchors; start += ROWS) {
         size_t rows = num_anchors - start < ROWS ? num_anchors - start : ROWS, first = start * length + 4;
-        size_t n = scan->objectness(ifs__element_at(v->output, dtype, first), dtype, length, rows,
-                                    d->params.conf_threshold, hits);
+        size_t n = v->scan->objectness(ifs__element_at(v->output, dtype, first), dtype, length, rows,
+                                       d->params.conf_threshold, hits);
         for (size_t i = 0; i < n; i++) {
             const void *at = ifs__element_at(v->output, dtype, first + (size_t)hits[i] * length);
             if (dtype == IFS_FLOAT16)
                 ifs__halves_to_floats(at, d->row, num_scores);
             const float *scores = dtype == IFS_FLOAT16 ? d->row : at;
-            IFS__TRY(ifs__scan_anchor(d, v, scan, (int32_t)start + hits[i], scores + 1, scores[0]));
+            IFS__TRY(ifs__scan_anchor(d, v, (int32_t)start + hits[i], scores + 1, scores[0]));
         }
     }
     return IFS_OK;
@@ -240,25 +241,24 @@ static void copy_column(ifs_detection_decoder *d, const ifs__detect_view *v, siz
 }
 
 /* The anchors, of `width` from `start` on, with a score above the threshold: one bit for each. */
-static uint64_t columns_above(const ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
-                              size_t start, size_t width) {
+static uint64_t columns_above(const ifs_detection_decoder *d, const ifs__detect_view *v, size_t start, size_t width) {
     size_t num_anchors = (size_t)d->params.num_anchors;
     uint64_t mask = 0;
     for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
         const void *first = ifs__element_at(v->output, d->params.dtype, (4 + run->first) * num_anchors + start);
-        mask |= scan->columns(first, d->params.dtype, num_anchors, run->count, width, d->params.conf_threshold);
+        mask |= v->scan->columns(first, d->params.dtype, num_anchors, run->count, width, d->params.conf_threshold);
     }
     return mask;
 }
 
-static ifs_status scan_columns(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan) {
+static ifs_status scan_columns(ifs_detection_decoder *d, const ifs__detect_view *v) {
     size_t num_anchors = (size_t)d->params.num_anchors;
     for (size_t start = 0; start < num_anchors; start += IFS__COLUMNS) {
         size_t width = num_anchors - start < IFS__COLUMNS ? num_anchors - start : IFS__COLUMNS;
-        for (uint64_t mask = columns_above(d, v, scan, start, width); mask; mask &= mask - 1) {
+        for (uint64_t mask = columns_above(d, v, start, width); mask; mask &= mask - 1) {
             size_t anchor = start + (size_t)__builtin_ctzll(mask);
             copy_column(d, v, 4 * num_anchors + anchor);
-            IFS__TRY(ifs__scan_anchor(d, v, scan, (int32_t)anchor, d->row, 1.0f));
+            IFS__TRY(ifs__scan_anchor(d, v, (int32_t)anchor, d->row, 1.0f));
         }
     }
     return IFS_OK;
@@ -314,9 +314,9 @@ static ifs_status run_alone(ifs_detection_decoder *d, const ifs__detect_view *v,
                             ifs_detection *out, int32_t *count, ifs_detect_stats *stats) {
     IFS__TRY(ifs__begin_use(&d->in_use, "a detection decoder", "give each thread a decoder of its own, or a lock"));
     d->num_keys = 0;
-    ifs_status status = v->maps                                    ? ifs__scan_raw(d, v, ifs__scan_best())
-                        : d->params.head == IFS_DETECT_HEAD_YOLOV8 ? scan_columns(d, v, ifs__scan_best())
-                                                                   : scan_rows(d, v, ifs__scan_best());
+    ifs_status status = v->maps                                    ? ifs__scan_raw(d, v)
+                        : d->params.head == IFS_DETECT_HEAD_YOLOV8 ? scan_columns(d, v)
+                                                                   : scan_rows(d, v);
     if (status == IFS_OK)
         status = finish_run(d, v, geometry, out, count, stats);
     ifs__end_use(&d->in_use);
@@ -346,6 +346,7 @@ ifs_status ifs_detection_decoder_run_raw(ifs_detection_decoder *decoder, const v
     for (int32_t i = 0; i < num_maps; i++)
         if (!maps[i])
             return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "maps[%d] is NULL", (int)i);
-    const ifs__detect_view v = {&decoder->params, ifs__raw_box, NULL, 0, {0}, {0}, decoder, maps};
+    const ifs__detect_view v = {
+        .params = &decoder->params, .scan = ifs__scan_best(), .box = ifs__raw_box, .decoder = decoder, .maps = maps};
     return run_alone(decoder, &v, geometry, out, count, stats);
 }

@@ -21,11 +21,11 @@ static ifs_status reserve_candidates(ifs_detection_decoder *d, size_t n) {
 }
 
 /* Adds a candidate for each class of an anchor whose score is above the threshold. */
-static inline ifs_status add_classes(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
-                                     int32_t anchor, const float *classes, float objectness) {
+static inline ifs_status add_classes(ifs_detection_decoder *d, const ifs__detect_view *v, int32_t anchor,
+                                     const float *classes, float objectness) {
     for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++) {
-        size_t n = scan->products_above(classes + run->first, run->count, objectness, d->params.conf_threshold,
-                                        d->class_ids, d->scores);
+        size_t n = v->scan->products_above(classes + run->first, run->count, objectness, d->params.conf_threshold,
+                                           d->class_ids, d->scores);
         if (n == 0)
             continue;
         if (!ifs__box_finite(v->box(v, anchor)))
@@ -46,19 +46,19 @@ static float best_finite(const float *classes, const ifs__class_run *run, float 
     return best;
 }
 
-static inline float best_of_run(const ifs__scan *scan, const float *classes, const ifs__class_run *run,
+static inline float best_of_run(const ifs__detect_view *v, const float *classes, const ifs__class_run *run,
                                 float objectness) {
-    float best = scan->best_product(classes + run->first, run->count, objectness);
+    float best = v->scan->best_product(classes + run->first, run->count, objectness);
     return ifs__finite(best) ? best : best_finite(classes, run, objectness);
 }
 
 /* Adds a candidate for the best class of an anchor, if its score is above the threshold. */
-static inline ifs_status add_best_class(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
-                                        int32_t anchor, const float *classes, float objectness) {
+static inline ifs_status add_best_class(ifs_detection_decoder *d, const ifs__detect_view *v, int32_t anchor,
+                                        const float *classes, float objectness) {
     const ifs__class_run *run = d->runs;
-    float best = best_of_run(scan, classes, run, objectness);
+    float best = best_of_run(v, classes, run, objectness);
     for (size_t i = 1; i < d->num_runs; i++) {
-        float product = best_of_run(scan, classes, &d->runs[i], objectness);
+        float product = best_of_run(v, classes, &d->runs[i], objectness);
         if (product > best) {
             best = product;
             run = &d->runs[i];
@@ -67,14 +67,14 @@ static inline ifs_status add_best_class(ifs_detection_decoder *d, const ifs__det
     if (!(best > d->params.conf_threshold) || !ifs__box_finite(v->box(v, anchor)))
         return IFS_OK;
     IFS__TRY(reserve_candidates(d, 1));
-    size_t class_id = run->first + scan->find_product(classes + run->first, run->count, objectness, best);
+    size_t class_id = run->first + v->scan->find_product(classes + run->first, run->count, objectness, best);
     add_candidate(d, best, anchor, (int32_t)class_id);
     return IFS_OK;
 }
 
-ifs_status ifs__scan_anchor(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int32_t anchor,
-                            const float *classes, float objectness) {
+ifs_status ifs__scan_anchor(ifs_detection_decoder *d, const ifs__detect_view *v, int32_t anchor, const float *classes,
+                            float objectness) {
     if (d->params.multi_label)
-        return add_classes(d, v, scan, anchor, classes, objectness);
-    return add_best_class(d, v, scan, anchor, classes, objectness);
+        return add_classes(d, v, anchor, classes, objectness);
+    return add_best_class(d, v, anchor, classes, objectness);
 }

@@ -53,6 +53,7 @@ struct ifs_detection_decoder {
 typedef struct ifs__detect_view ifs__detect_view;
 struct ifs__detect_view {
     const ifs_detect_params *params;
+    const ifs__scan *scan; /* of the variant in use */
     ifs__box (*box)(const ifs__detect_view *v, int32_t anchor); /* in pixels of the canvas */
     const void *output;
     size_t row_length;                   /* elements from a row to the next */
@@ -63,19 +64,19 @@ struct ifs__detect_view {
 };
 
 /* Adds the candidates of one anchor whose objectness (1 for a head without) is above the threshold. */
-ifs_status ifs__scan_anchor(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int32_t anchor,
-                            const float *classes, float objectness);
+ifs_status ifs__scan_anchor(ifs_detection_decoder *d, const ifs__detect_view *v, int32_t anchor, const float *classes,
+                            float objectness);
 
 /* The same of the logits of classes, which it changes to their sigmoids. */
-static inline ifs_status ifs__scan_logits(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
-                                          int32_t anchor, float *classes, float objectness) {
+static inline ifs_status ifs__scan_logits(ifs_detection_decoder *d, const ifs__detect_view *v, int32_t anchor,
+                                          float *classes, float objectness) {
     for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++)
-        scan->sigmoids(classes + run->first, run->count);
-    return ifs__scan_anchor(d, v, scan, anchor, classes, objectness);
+        v->scan->sigmoids(classes + run->first, run->count);
+    return ifs__scan_anchor(d, v, anchor, classes, objectness);
 }
 
 /* The same for all anchors of a raw head that may be above the threshold. */
-ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan);
+ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v);
 
 /* That the levels are those of the parameters' head. */
 ifs_status ifs__check_raw_head(const ifs_detect_params *params, const ifs_raw_head *raw);
@@ -93,11 +94,11 @@ bool ifs__set_features(ifs_detection_decoder *d, const ifs_raw_head *raw);
 void ifs__free_features(ifs_detection_decoder *d);
 
 /* Computes the objectness of all boxes of a level of features, for ifs__scan_features. */
-void ifs__weigh_objectness(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level);
+void ifs__weigh_objectness(ifs_detection_decoder *d, const ifs__detect_view *v, int level);
 
 /* Scans up to IFS__COLUMNS positions from `start` on of one anchor of a level of features. */
-ifs_status ifs__scan_features(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level,
-                              size_t anchor, size_t start, size_t width);
+ifs_status ifs__scan_features(ifs_detection_decoder *d, const ifs__detect_view *v, int level, size_t anchor,
+                              size_t start, size_t width);
 
 /* How many maps a raw head has. */
 int32_t ifs__raw_maps(const ifs_detect_params *params, const ifs_raw_head *raw);

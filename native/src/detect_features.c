@@ -70,7 +70,7 @@ void ifs__free_features(ifs_detection_decoder *d) {
 #define POSITIONS 512
 #define FEATURES 8
 
-void ifs__weigh_objectness(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level) {
+void ifs__weigh_objectness(ifs_detection_decoder *d, const ifs__detect_view *v, int level) {
     const ifs_detect_level *l = &d->raw.levels[level];
     const ifs__features *f = &d->features[level];
     const float *map = v->maps[level];
@@ -84,30 +84,31 @@ void ifs__weigh_objectness(ifs_detection_decoder *d, const ifs__detect_view *v, 
         for (size_t k = 0; k < features; k += FEATURES) {
             size_t count = features - k < FEATURES ? features - k : FEATURES;
             for (size_t a = 0; a < anchors; a++)
-                scan->add_weighted(f->objectness + a * features + k, 1, map + k * plane + start, plane, count, width,
-                                   d->objectness + a * plane + start);
+                v->scan->add_weighted(f->objectness + a * features + k, 1, map + k * plane + start, plane, count, width,
+                                      d->objectness + a * plane + start);
         }
     }
 }
 
-ifs_status ifs__scan_features(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level,
-                              size_t anchor, size_t start, size_t width) {
+ifs_status ifs__scan_features(ifs_detection_decoder *d, const ifs__detect_view *v, int level, size_t anchor,
+                              size_t start, size_t width) {
     const ifs_detect_level *l = &d->raw.levels[level];
     const ifs__features *f = &d->features[level];
     size_t plane = (size_t)l->width * (size_t)l->height, features = (size_t)l->num_features,
            values = ifs__yolov5_values(&d->params);
     const float *logits = d->objectness + anchor * plane + start;
-    for (uint64_t mask = scan->columns(logits, IFS_FLOAT32, plane, 1, width, d->logit_limit); mask; mask &= mask - 1) {
+    for (uint64_t mask = v->scan->columns(logits, IFS_FLOAT32, plane, 1, width, d->logit_limit); mask;
+         mask &= mask - 1) {
         size_t at = (size_t)__builtin_ctzll(mask);
         float objectness = ifs__sigmoid(logits[at]);
         if (!(objectness > d->params.conf_threshold))
             continue;
         int32_t row = d->first_row[level] + (int32_t)(anchor * plane + start + at);
         memcpy(d->values, f->bias + anchor * values, values * sizeof(float));
-        scan->add_weighted((const float *)v->maps[level] + start + at, plane, f->weights + anchor * features * values,
-                           values, features, values, d->values);
+        v->scan->add_weighted((const float *)v->maps[level] + start + at, plane,
+                              f->weights + anchor * features * values, values, features, values, d->values);
         memcpy(d->boxes + 4 * (size_t)row, d->values, 4 * sizeof(float));
-        IFS__TRY(ifs__scan_logits(d, v, scan, row, d->values + 5, objectness));
+        IFS__TRY(ifs__scan_logits(d, v, row, d->values + 5, objectness));
     }
     return IFS_OK;
 }

@@ -146,10 +146,10 @@ ifs__box ifs__raw_box(const ifs__detect_view *v, int32_t row) {
 /* ---- the scan ---- */
 
 /* Which of `width` <= 64 neighbouring positions have a logit above the limit, in one of `count` planes: a bit each. */
-static uint64_t positions_above(const ifs_detection_decoder *d, const ifs__scan *scan, const void *map, size_t first,
-                                size_t plane, size_t count, size_t width) {
-    return scan->columns(ifs__element_at(map, d->params.dtype, first), d->params.dtype, plane, count, width,
-                         d->logit_limit);
+static uint64_t positions_above(const ifs_detection_decoder *d, const ifs__detect_view *v, const void *map,
+                                size_t first, size_t plane, size_t count, size_t width) {
+    return v->scan->columns(ifs__element_at(map, d->params.dtype, first), d->params.dtype, plane, count, width,
+                            d->logit_limit);
 }
 
 /* Copies the class logits of the positions in `mask`, the first of which is `first` in the plane of class 0, to
@@ -174,8 +174,7 @@ typedef struct block {
     uint32_t mask;
 } block;
 
-static ifs_status scan_block(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan,
-                             const block *b) {
+static ifs_status scan_block(ifs_detection_decoder *d, const ifs__detect_view *v, const block *b) {
     read_block(d, b->map, b->classes, b->plane, b->mask);
     float *classes = d->columns;
     for (uint32_t rest = b->mask; rest; rest &= rest - 1, classes += d->params.num_classes) {
@@ -186,18 +185,17 @@ static ifs_status scan_block(ifs_detection_decoder *d, const ifs__detect_view *v
             if (!(objectness > d->params.conf_threshold))
                 continue;
         }
-        IFS__TRY(ifs__scan_logits(d, v, scan, b->row + position, classes, objectness));
+        IFS__TRY(ifs__scan_logits(d, v, b->row + position, classes, objectness));
     }
     return IFS_OK;
 }
 
 /* Scans 64 positions: those in `mask`, whose first one `b` describes. */
-static ifs_status scan_blocks(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, block b,
-                              uint64_t mask) {
+static ifs_status scan_blocks(ifs_detection_decoder *d, const ifs__detect_view *v, block b, uint64_t mask) {
     for (; mask; mask >>= IFS__RAW_BLOCK) {
         b.mask = (uint32_t)mask & ((1u << IFS__RAW_BLOCK) - 1);
         if (b.mask)
-            IFS__TRY(scan_block(d, v, scan, &b));
+            IFS__TRY(scan_block(d, v, &b));
         b.objectness += IFS__RAW_BLOCK;
         b.classes += IFS__RAW_BLOCK;
         b.row += IFS__RAW_BLOCK;
@@ -206,46 +204,46 @@ static ifs_status scan_blocks(ifs_detection_decoder *d, const ifs__detect_view *
 }
 
 /* Scans the positions from `start` on of one anchor. Candidates have to come in the order of their rows. */
-static ifs_status scan_yolov5(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level,
-                              size_t anchor, size_t start, size_t width) {
+static ifs_status scan_yolov5(ifs_detection_decoder *d, const ifs__detect_view *v, int level, size_t anchor,
+                              size_t start, size_t width) {
     const ifs_detect_level *l = &d->raw.levels[level];
     size_t plane = (size_t)l->width * (size_t)l->height;
     size_t objectness = (anchor * ifs__yolov5_values(&d->params) + 4) * plane + start;
-    uint64_t mask = positions_above(d, scan, v->maps[level], objectness, plane, 1, width);
+    uint64_t mask = positions_above(d, v, v->maps[level], objectness, plane, 1, width);
     const block b = {v->maps[level],
                      objectness,
                      objectness + plane,
                      plane,
                      d->first_row[level] + (int32_t)(anchor * plane + start),
                      0};
-    return scan_blocks(d, v, scan, b, mask);
+    return scan_blocks(d, v, b, mask);
 }
 
-static ifs_status scan_yolov8(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan, int level,
-                              size_t start, size_t width) {
+static ifs_status scan_yolov8(ifs_detection_decoder *d, const ifs__detect_view *v, int level, size_t start,
+                              size_t width) {
     const ifs_detect_level *l = &d->raw.levels[level];
     size_t plane = (size_t)l->width * (size_t)l->height;
     const void *map = v->maps[2 * level + 1];
     uint64_t mask = 0;
     for (const ifs__class_run *run = d->runs; run < d->runs + d->num_runs; run++)
-        mask |= positions_above(d, scan, map, run->first * plane + start, plane, run->count, width);
+        mask |= positions_above(d, v, map, run->first * plane + start, plane, run->count, width);
     const block b = {map, 0, start, plane, d->first_row[level] + (int32_t)start, 0};
-    return scan_blocks(d, v, scan, b, mask);
+    return scan_blocks(d, v, b, mask);
 }
 
-ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v, const ifs__scan *scan) {
+ifs_status ifs__scan_raw(ifs_detection_decoder *d, const ifs__detect_view *v) {
     bool binned = d->params.head == IFS_DETECT_HEAD_YOLOV8;
     for (int level = 0; level < d->raw.num_levels; level++) {
         const ifs_detect_level *l = &d->raw.levels[level];
         size_t plane = (size_t)l->width * (size_t)l->height;
         if (l->num_features)
-            ifs__weigh_objectness(d, v, scan, level);
+            ifs__weigh_objectness(d, v, level);
         for (size_t anchor = 0; anchor < (size_t)l->num_anchors; anchor++)
             for (size_t start = 0; start < plane; start += IFS__COLUMNS) {
                 size_t width = plane - start < IFS__COLUMNS ? plane - start : IFS__COLUMNS;
-                IFS__TRY(binned            ? scan_yolov8(d, v, scan, level, start, width)
-                         : l->num_features ? ifs__scan_features(d, v, scan, level, anchor, start, width)
-                                           : scan_yolov5(d, v, scan, level, anchor, start, width));
+                IFS__TRY(binned            ? scan_yolov8(d, v, level, start, width)
+                         : l->num_features ? ifs__scan_features(d, v, level, anchor, start, width)
+                                           : scan_yolov5(d, v, level, anchor, start, width));
             }
     }
     return IFS_OK;

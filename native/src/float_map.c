@@ -42,16 +42,14 @@ static tap tap_of(const ifs__mask_side *side, int32_t filter, int32_t d) {
 /* A value with its weight; of weight 0, none: 0 times an infinity is NaN. */
 static inline float term(float weight, float value) { return weight == 0 ? 0 : weight * value; }
 
-static float blend(const float *const values[4], size_t at, const float weight[4]) {
-    return (term(weight[0], values[0][at]) + term(weight[1], values[1][at])) +
-           (term(weight[2], values[2][at]) + term(weight[3], values[3][at]));
+static inline float blend(const float weight[4], float a, float b, float c, float d) {
+    return (term(weight[0], a) + term(weight[1], b)) + (term(weight[2], c) + term(weight[3], d));
 }
 
 static void resize_row(const float *row, const tap *columns, int32_t n, float *out) {
     for (int32_t x = 0; x < n; x++) {
-        const tap *t = &columns[x];
-        out[x] = (term(t->weight[0], row[t->index[0]]) + term(t->weight[1], row[t->index[1]])) +
-                 (term(t->weight[2], row[t->index[2]]) + term(t->weight[3], row[t->index[3]]));
+        const int32_t *index = columns[x].index;
+        out[x] = blend(columns[x].weight, row[index[0]], row[index[1]], row[index[2]], row[index[3]]);
     }
 }
 
@@ -106,7 +104,7 @@ ifs_status ifs_float_map(const ifs_float_map_params *params, const void *values,
         }
         float *to = out + (size_t)y * width + first;
         for (int32_t x = 0; x < count; x++)
-            to[x] = blend(rows, (size_t)x, t.weight);
+            to[x] = blend(t.weight, rows[0][x], rows[1][x], rows[2][x], rows[3][x]);
     }
 done:
     free(floats);

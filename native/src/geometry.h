@@ -13,8 +13,7 @@ extern "C" {
 #endif
 
 #define IFS__MAX_SIDE (1 << 20)  /* pixels of a source, canvas or resized side */
-#define IFS__MAX_REACH                                                                                                 \
-    (1 << 29) /* pixels between the place where a WARP puts a canvas corner and the source's corner */
+#define IFS__MAX_REACH (1 << 29) /* pixels from where a WARP puts a canvas corner to the source's corner */
 
 ifs_status ifs__check_geometry(const ifs_geometry *geometry);
 

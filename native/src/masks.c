@@ -48,8 +48,8 @@ static const ifs__mask_passes ifs__mask_plain = {activate_plain, columns_plain, 
 
 static ifs_status check_params(const ifs_mask_params *p) {
     if (p->dtype != IFS_FLOAT32 && p->dtype != IFS_FLOAT16)
-        return ifs__fail(IFS_ERR_DTYPE, "prototypes have element type %d; use IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)",
-                         (int)p->dtype, IFS_FLOAT32, IFS_FLOAT16);
+        return ifs__fail(IFS_ERR_DTYPE, "dtype is %d; use IFS_FLOAT32 (%d) or IFS_FLOAT16 (%d)", (int)p->dtype,
+                         IFS_FLOAT32, IFS_FLOAT16);
     if (p->num_coefficients < 1 || p->num_coefficients > IFS_MAX_COEFFICIENTS)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "num_coefficients is %d; it must be 1 to %d",
                          (int)p->num_coefficients, IFS_MAX_COEFFICIENTS);

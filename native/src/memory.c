@@ -278,40 +278,41 @@ void ifs_memory_destroy(ifs_memory *memory) {
     free(memory);
 }
 
+/* Returns what a call returns under the memory's lock: views in several threads share the memory. */
+#define LOCKED(memory, call)                                                                                           \
+    do {                                                                                                               \
+        ifs__mutex_lock(&(memory)->lock);                                                                              \
+        const ifs_status status_of_call = (call);                                                                      \
+        ifs__mutex_unlock(&(memory)->lock);                                                                            \
+        return status_of_call;                                                                                         \
+    } while (0)
+
 /* Whether a block must be replaced because `nbytes` do not fit it. */
 static bool is_outgrown(const ifs_block *block, size_t nbytes) { return block && block->capacity < nbytes; }
 
-ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) {
-    ifs__mutex_lock(&memory->lock);
+static ifs_status resize(ifs_memory *memory, size_t nbytes) {
     ifs_block **sides[] = {&memory->host_block, &memory->device_block};
     for (int i = 0; i < 2; i++)
-        if (is_outgrown(*sides[i], nbytes) && (*sides[i])->kind == BORROWED) {
-            size_t capacity = (*sides[i])->capacity;
-            ifs__mutex_unlock(&memory->lock);
+        if (is_outgrown(*sides[i], nbytes) && (*sides[i])->kind == BORROWED)
             return ifs__fail(IFS_ERR_TOO_SMALL, "%zu bytes do not fit the borrowed block of %zu; wrap a larger one",
-                             nbytes, capacity);
-        }
+                             nbytes, (*sides[i])->capacity);
     if (memory->head == IFS_HEAD_SYNCED && nbytes > memory->copied)
         memory->head = memory->origin;
     bool keeps_host = memory->head & IFS_HEAD_HOST && !is_outgrown(memory->host_block, nbytes);
     bool keeps_device = memory->head & IFS_HEAD_DEVICE && !is_outgrown(memory->device_block, nbytes);
     memory->head = (keeps_host ? IFS_HEAD_HOST : 0) | (keeps_device ? IFS_HEAD_DEVICE : 0);
-    if (is_outgrown(memory->host_block, nbytes) || is_outgrown(memory->device_block, nbytes)) {
-        ifs_status status = wait_for_all(memory);
-        if (status != IFS_OK) {
-            ifs__mutex_unlock(&memory->lock);
-            return status;
-        }
-    }
+    if (is_outgrown(memory->host_block, nbytes) || is_outgrown(memory->device_block, nbytes))
+        IFS__TRY(wait_for_all(memory));
     for (int i = 0; i < 2; i++)
         if (is_outgrown(*sides[i], nbytes)) {
             ifs_block_release(*sides[i]);
             *sides[i] = NULL;
         }
     memory->nbytes = nbytes;
-    ifs__mutex_unlock(&memory->lock);
     return IFS_OK;
 }
+
+ifs_status ifs_memory_resize(ifs_memory *memory, size_t nbytes) { LOCKED(memory, resize(memory, nbytes)); }
 
 /* Allocates the block of a side if it has none. */
 static ifs_status ensure_block(ifs_memory *memory, int32_t side) {
@@ -393,37 +394,27 @@ static ifs_status access_side(ifs_memory *memory, int32_t side, int32_t access, 
     return side == IFS_SIDE_HOST ? access_host(memory, access, out) : access_device(memory, access, stream, out);
 }
 
-static ifs_status locked_access(ifs_memory *memory, int32_t side, int32_t access, ifs_stream *stream, void **out) {
-    ifs__mutex_lock(&memory->lock);
-    ifs_status status = access_side(memory, side, access, stream, out);
-    ifs__mutex_unlock(&memory->lock);
-    return status;
-}
-
 ifs_status ifs_memory_host_ptr(ifs_memory *memory, int32_t access, void **out) {
-    return locked_access(memory, IFS_SIDE_HOST, access, NULL, out);
+    LOCKED(memory, access_side(memory, IFS_SIDE_HOST, access, NULL, out));
 }
 
 ifs_status ifs_memory_device_ptr(ifs_memory *memory, int32_t access, ifs_stream *stream, void **out) {
-    return locked_access(memory, IFS_SIDE_DEVICE, access, stream, out);
+    LOCKED(memory, access_side(memory, IFS_SIDE_DEVICE, access, stream, out));
+}
+
+static ifs_status fetch(ifs_memory *memory, ifs_stream *stream) {
+    if (memory->head != IFS_HEAD_DEVICE)
+        return IFS_OK;
+    IFS__TRY(check_stream(memory, stream));
+    IFS__TRY(ensure_block(memory, IFS_SIDE_HOST));
+    IFS__TRY(order_after(memory, stream));
+    return queue_copy_to_host(memory, stream);
 }
 
 ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
     if (!stream)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "stream is NULL; ifs_memory_host_ptr waits for its copy");
-    ifs__mutex_lock(&memory->lock);
-    ifs_status status = IFS_OK;
-    if (memory->head == IFS_HEAD_DEVICE) {
-        status = check_stream(memory, stream);
-        if (status == IFS_OK)
-            status = ensure_block(memory, IFS_SIDE_HOST);
-        if (status == IFS_OK)
-            status = order_after(memory, stream);
-        if (status == IFS_OK)
-            status = queue_copy_to_host(memory, stream);
-    }
-    ifs__mutex_unlock(&memory->lock);
-    return status;
+    LOCKED(memory, fetch(memory, stream));
 }
 
 static ifs_status check_range(const ifs_memory *memory, size_t offset, size_t nbytes) {
@@ -453,25 +444,21 @@ ifs_status ifs__memory_access(ifs_memory *memory, int32_t side, int32_t access, 
                               ifs_stream *stream, void **out, ifs_block **hold) {
     if (side != IFS_SIDE_HOST && side != IFS_SIDE_DEVICE)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "side %d is neither IFS_SIDE_HOST nor IFS_SIDE_DEVICE", (int)side);
-    ifs__mutex_lock(&memory->lock);
-    ifs_status status = access_range(memory, side, access, offset, nbytes, stream, out, hold);
-    ifs__mutex_unlock(&memory->lock);
-    return status;
+    LOCKED(memory, access_range(memory, side, access, offset, nbytes, stream, out, hold));
+}
+
+static ifs_status lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out) {
+    ifs_stream *last = memory->last_stream;
+    IFS__TRY(check_stream(memory, stream));
+    IFS__TRY(access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, last, out, NULL));
+    if (!last || ifs_stream_native(last) == ifs_stream_native(stream))
+        return IFS_OK;
+    IFS__TRY(record(memory, &memory->order, last));
+    return ifs_stream_wait(stream, memory->order);
 }
 
 ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out) {
-    ifs__mutex_lock(&memory->lock);
-    ifs_stream *last = memory->last_stream;
-    ifs_status status = check_stream(memory, stream);
-    if (status == IFS_OK)
-        status = access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, last, out, NULL);
-    if (status == IFS_OK && last && ifs_stream_native(last) != ifs_stream_native(stream)) {
-        status = record(memory, &memory->order, last);
-        if (status == IFS_OK)
-            status = ifs_stream_wait(stream, memory->order);
-    }
-    ifs__mutex_unlock(&memory->lock);
-    return status;
+    LOCKED(memory, lend(memory, offset, nbytes, stream, out));
 }
 
 ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {

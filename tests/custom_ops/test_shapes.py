@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from infersdk.core.device import Device
 from infersdk.custom_ops import CustomOp, ceil_div, maximum, minimum, require_equal
 from infersdk.custom_ops.native import Node, native_op
-from infersdk.custom_ops.shapes import compute, evaluate, symbols, trace
+from infersdk.custom_ops.shapes import Rule, Shape, compute, encode, evaluate, symbols, trace
 from infersdk.errors import CustomOpError, ShapeError
 
 OPERATIONS = {
@@ -117,6 +117,19 @@ def test_all_evaluate_alike(function: Any, a: int, b: int) -> None:
 def test_what_shape_cannot_do(function: Any, message: str) -> None:
     with pytest.raises((CustomOpError, TypeError), match=message):
         trace(function, [2], 1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "message"),
+    [
+        ((1,), symbols([1, 2])[1][1], "input1.1. is a size of another call, for inputs of other ranks"),
+        ((1,), 2 * symbols([2])[0][1], "input0.1. is a size of another call, for inputs of other ranks"),
+        ((17,), 1, "an input has 17 dimensions; the maximum is 16"),
+    ],
+)
+def test_what_the_core_cannot_read(ranks: tuple[int, ...], size: Any, message: str) -> None:
+    with pytest.raises(CustomOpError, match=message):
+        encode(Rule(ranks, (Shape((size,)),)))
 
 
 def test_a_shape_for_each_output() -> None:

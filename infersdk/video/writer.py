@@ -61,9 +61,8 @@ class VideoWriter:
     """Encodes images on a thread of its own. Use it in a `with`: the file is complete when that ends.
 
     The file is written under another name in the same folder, and gets its name in `close()`. A link is followed, and a
-    read-only file is refused. If the `with` ends by an
-    exception, Ctrl-C included, the frames up to then are encoded, and the file can be played. Without any frame there
-    is no file. Sound is not copied.
+    read-only file is refused. If the `with` ends by an exception, Ctrl-C included, the frames up to then are encoded,
+    and the file can be played. Without any frame there is no file. Sound is not copied.
 
     Args:
         path: the file: .mp4, .m4v, .mov, .mkv, .ts, .webm, or .avi, which has no times but one rate.

@@ -57,6 +57,12 @@ def save(
     return path
 
 
+def save_text(path: Path, graph: str, weights: dict[str, np.ndarray[Any, Any]] | None = None, **options: Any) -> Path:
+    """As `save()`, of a graph in ONNX's text form: `(float[n,4] x) => (float[?,4] y) { y = Concat<axis=0>(x, x) }`."""
+    parts = onnx.parser.parse_graph(f"graph {graph}")
+    return save(path, parts.node, parts.input, parts.output, weights, **options)
+
+
 def numbered(nodes: Sequence[Any]) -> Sequence[Any]:
     """The nodes, each named by its operator and its place: `Conv_0`."""
     for index, each in enumerate(nodes):

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import onnx_models
 import pytest
-from onnx_models import node, value
+from onnx_models import node
 from served_requests import PROTOCOLS, ask, client_of, inputs_of, triton
 from waiting import in_a_loop, meanwhile, until
 
@@ -37,9 +37,7 @@ from infersdk.serve.settings import ServerSettings
 def times(path: Path, factor: float) -> Path:
     """y = x * factor."""
     weights = {"factor": np.float32(factor)}
-    return onnx_models.save(
-        path, [node("Mul", "x factor", "y")], [value("x", ["batch", 4])], [value("y", ["batch", 4])], weights
-    )
+    return onnx_models.save(path, [node("Mul", "x factor", "y")], "float[batch,4] x", "float[batch,4] y", weights)
 
 
 def table(path: Path, **more: Any) -> dict[str, Any]:

@@ -228,7 +228,7 @@ print(json.dumps([list_backends(), said]))"""
     assert {"onnxruntime", "openvino"} <= set(names)
     assert set(said) == set(names)
     for name in ("onnxruntime", "openvino"):
-        assert said[name] == (f'backend {name!r} needs {name}, which is not installed: pip install "infersdk[{name}]"')
+        assert said[name] == f'backend {name!r} needs {name}, which is not installed: pip install "infersdk[{name}]"'
     for name, message in said.items():
         assert message.startswith(f"backend {name!r} needs ")
         assert "which is not installed: pip install" in message

@@ -417,7 +417,7 @@ def broken(folder: Path) -> dict[str, tuple[Path, type[InferSDKError], str]]:
 
     (folder / "folder.onnx").mkdir()
 
-    def of(name: str, y: str, *weights: Any, x: str = "float", **options: Any) -> Path:
+    def of(name: str, y: str, *weights: Any, x: str = "float", **options: Any) -> Any:
         return models.save_text(folder / name, f"({x}[n] x) => (float[n] y) {{ y = {y} }}", *weights, **options)
 
     unknown, dangling = of("unknown.onnx", "NoSuchOperator(x)"), of("dangling.onnx", "Add(x, nowhere)")

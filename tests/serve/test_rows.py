@@ -63,7 +63,8 @@ async def test_requests_of_one_batch_write_to_their_own_memory(tmp_path: Path) -
             return response
 
     requests = [request_for(part, rows, i) for i, (part, rows) in enumerate(zip(parts, (3, 1, 2, 1), strict=True))]
-    *found, failed = await asyncio.gather(*map(response_to, requests), return_exceptions=True)
+    responses: list[Any] = await asyncio.gather(*map(response_to, requests), return_exceptions=True)
+    *found, failed = responses
     assert isinstance(failed, RequestError)
     assert "'OUTPUT0' (63 bytes) should be at least 64 bytes" in failed.message
     for value, (rows, region, response) in enumerate(zip((3, 1, 2), regions, found, strict=True)):

@@ -47,14 +47,10 @@ def check_rows(got: tuple[Any, Any, Any], want: list[Any]) -> None:
 
 def detector(path: Path, head: str = "yolov5", classes: int = 4, anchors: int = 300) -> Path:
     """A 'detector': its input, cut and reshaped to a head's output."""
-    from onnx_models import node, save, value
+    from onnx_models import node, save
 
     values = classes + (4 if head == "yolov8" else 5)
     sides = [values, anchors] if head == "yolov8" else [anchors, values]
-    return save(
-        path,
-        [node("Relu", "images", "a"), node("Reshape", "a to", "output0")],
-        [value("images", ["batch", 1, values, anchors])],
-        [value("output0", ["batch", *sides])],
-        {"to": np.array([-1, *sides])},
-    )
+    nodes = [node("Relu", "images", "a"), node("Reshape", "a to", "output0")]
+    inputs, outputs = f"float[batch,1,{values},{anchors}] images", f"float[batch,{sides[0]},{sides[1]}] output0"
+    return save(path, nodes, inputs, outputs, {"to": np.array([-1, *sides])})

@@ -34,8 +34,8 @@ def node(operator: str, inputs: str, outputs: str, **attributes: Any) -> Any:
 def save(
     path: Path,
     nodes: Sequence[Any],
-    inputs: Sequence[Any],
-    outputs: Sequence[Any],
+    inputs: Sequence[Any] | str,
+    outputs: Sequence[Any] | str,
     weights: dict[str, np.ndarray[Any, Any]] | None = None,
     *,
     opset: int = 17,
@@ -46,15 +46,25 @@ def save(
     """Writes a model of these parts; returns the path.
 
     Args:
+        inputs, outputs: made by `value()`, or in ONNX's text form: `"float[n,4] x, int64[?] y"`.
         domains: the version of each domain of operators that are not ONNX's.
     """
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
-    graph = onnx.helper.make_graph(nodes, path.stem, inputs, outputs, constants)
+    sides = [
+        onnx.parser.parse_graph(f"g ({s}) => () {{ }}").input if isinstance(s, str) else s for s in (inputs, outputs)
+    ]
+    graph = onnx.helper.make_graph(nodes, path.stem, *sides, constants)
     opsets = [onnx.helper.make_opsetid(*one) for one in {"": opset, **(domains or {})}.items()]
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="tests")
     onnx.helper.set_model_props(model, metadata or {})
     path.write_bytes(model.SerializeToString())
     return path
+
+
+def save_text(path: Path, graph: str, weights: dict[str, np.ndarray[Any, Any]] | None = None, **options: Any) -> Path:
+    """As `save()`, of a graph in ONNX's text form: `(float[n,4] x) => (float[?,4] y) { y = Concat<axis=0>(x, x) }`."""
+    parts = onnx.parser.parse_graph(f"graph {graph}")
+    return save(path, parts.node, parts.input, parts.output, weights, **options)
 
 
 def numbered(nodes: Sequence[Any]) -> Sequence[Any]:

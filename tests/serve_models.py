@@ -21,27 +21,20 @@ KINDS = {
 
 def simple(path: Path, dtype: str = "int32", batch: int | str = "batch") -> Path:
     """`simple` of Triton's examples: the sum and the difference of two rows of 16 numbers."""
-    sides = [(name, value(name, [batch, 16], dtype)) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")]
-    infos = dict(sides)
+    sides = [value(name, [batch, 16], dtype) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")]
     nodes = [node("Add", "INPUT0 INPUT1", "OUTPUT0"), node("Sub", "INPUT0 INPUT1", "OUTPUT1")]
-    return onnx_models.save(
-        path, nodes, [infos["INPUT0"], infos["INPUT1"]], [infos["OUTPUT0"], infos["OUTPUT1"]], opset=14
-    )
+    return onnx_models.save(path, nodes, sides[:2], sides[2:], opset=14)
 
 
 def simple_string(path: Path) -> Path:
     """`simple_string`: the same of numbers that are written as text."""
-    names = ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")
-    infos = {name: value(name, ["batch", 16], "string") for name in names}
-    nodes = [
-        node("Cast", "INPUT0", "a", to=int(onnx_models.onnx.TensorProto.INT32)),
-        node("Cast", "INPUT1", "b", to=int(onnx_models.onnx.TensorProto.INT32)),
-        node("Add", "a b", "sum"),
-        node("Sub", "a b", "difference"),
-        node("Cast", "sum", "OUTPUT0", to=int(onnx_models.onnx.TensorProto.STRING)),
-        node("Cast", "difference", "OUTPUT1", to=int(onnx_models.onnx.TensorProto.STRING)),
-    ]
-    return onnx_models.save(path, nodes, [infos["INPUT0"], infos["INPUT1"]], [infos["OUTPUT0"], infos["OUTPUT1"]])
+    graph = """(string[batch,16] INPUT0, string[batch,16] INPUT1)
+        => (string[batch,16] OUTPUT0, string[batch,16] OUTPUT1) {
+            a = Cast<to=6>(INPUT0) b = Cast<to=6>(INPUT1)
+            sum = Add(a, b) difference = Sub(a, b)
+            OUTPUT0 = Cast<to=8>(sum) OUTPUT1 = Cast<to=8>(difference)
+        }"""
+    return onnx_models.save_text(path, graph)
 
 
 def identity(path: Path, kind: str, shape: list[int | str], names: tuple[str, str] = ("INPUT0", "OUTPUT0")) -> Path:

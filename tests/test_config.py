@@ -323,7 +323,7 @@ def test_convert_takes_numbers_of_numpy() -> None:
         ({"name": "a", "conf": 1.5}, r"conf is 1.5, not a float <= 1.0"),
         ({"name": "a", "mode": "slow"}, r"Invalid enum value 'slow' - at `\$.mode`"),
         ({"name": "a", "inner": {"depth": 0}}, r"inner.depth is 0, not an int >= 1"),
-        ({"name": "a", "inner": {"deep": 1}}, r"unknown field `deep` - at `\$.inner`"),
+        ({"name": "a", "inner": {"deep": 1}}, r"unknown field `deep` - at `\$.inner`$"),
         ({"name": "a", "nane": 1}, r"unknown field `nane`. Known are: name, mode, conf, inner; did you mean 'name'\?$"),
         ({"name": "a", 5: 1}, r"this thing: "),
     ],
@@ -333,12 +333,6 @@ def test_convert_names_the_field_what_it_holds_and_what_it_may_hold(data: Any, m
         convert(data, Outer, "this thing")
     assert isinstance(caught.value, ValueError)
     assert caught.value.__cause__ is None
-
-
-def test_the_known_fields_are_those_of_the_place_at_fault() -> None:
-    with pytest.raises(ConfigError) as caught:
-        convert({"name": "a", "inner": {"deep": 1}}, Outer, "this")
-    assert "Known are: name" not in str(caught.value)  # they are known at another place
 
 
 @pytest.mark.parametrize("text", ['{"models": {"a": {"path": "a\\u0000b"}}}', '{"models": {"a": [["\\u0000"]]}}'])
@@ -360,13 +354,6 @@ def test_a_configuration_is_a_regular_file(tmp_path: Path) -> None:
 def test_what_is_neither_a_path_nor_a_mapping(wrong: Any) -> None:
     with pytest.raises(ConfigError, match=f"a configuration is the path of a file or a mapping, not {wrong!r}"):
         read(wrong)
-
-
-def test_what_is_no_table() -> None:
-    from infersdk.pipeline import PipelineSettings
-
-    with pytest.raises(ConfigError, match=r"models\.a\.pipeline is a table, not \[1\]"):
-        convert([1], PipelineSettings, "models.a.pipeline")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["model", "Models", "servr"])

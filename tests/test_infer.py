@@ -184,10 +184,7 @@ def test_max_batch_sets_memory_aside_and_is_the_limit(tmp_path: Path) -> None:
 
 
 def test_max_batch_is_the_limit_of_inputs_that_no_tensor_holds(tmp_path: Path, backend: str) -> None:
-    bits = models.save(
-        tmp_path / "m.onnx", [models.node("Cast", "x", "y", to=1)], [models.typed("x", ("n",), "BFLOAT16")],
-        [models.value("y", ("n",))],
-    )  # fmt: skip
+    bits = models.save(tmp_path / "m.onnx", [models.node("Cast", "x", "y", to=1)], "bfloat16[n] x", "float[n] y")
     with infersdk.load(bits, backend, max_batch=2) as infer:
         assert infer(np.uint16([0x3F80, 0x4000]))["y"].tolist() == [1, 2]
         with pytest.raises(ShapeError, match="a batch of 3 for input 'x' is more than max_batch=2"):

@@ -55,10 +55,3 @@ def test_decisions(caplog: pytest.LogCaptureFixture) -> None:
     assert f"infersdk.models: {DETECTOR.name}: wrapper 'yolov5'" in text
     assert "infersdk.pipeline: a pipeline of " in text
     assert "in batches of 1" in text
-
-
-def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    """A library does not print: without a handler there is no line of a load."""
-    pytest.importorskip("onnxruntime")
-    load(DETECTOR).close()
-    assert capfd.readouterr() == ("", "")

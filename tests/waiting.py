@@ -1,16 +1,18 @@
-"""Waiting in tests: for a condition, and for work in threads; signals that interrupt it; and ports on which nothing
-listens.
+"""Waiting in tests: for a condition, and for work in threads; signals that interrupt it; ports on which nothing
+listens; and tests in an event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import random
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -59,6 +61,16 @@ def until(condition: Callable[[], Any], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition does not hold in time"
         time.sleep(0.002)
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in an event loop, for a minute at most."""
+
+    @functools.wraps(test)
+    def run(*given: Any, **named: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*given, **named), 60))
+
+    return run
 
 
 def together(work: Callable[..., Any], arguments: Iterable[Any]) -> None:

@@ -76,7 +76,7 @@ def test_all_types_scalars_and_empty_tensors(dtype: str, shape: tuple[int, ...],
 
 def test_a_model_without_inputs(tmp_path: Path) -> None:
     weights = {"w": np.arange(3, dtype=np.float32)}
-    path = models.save(tmp_path / "m.onnx", [models.node("Neg", "w", "y")], [], [models.value("y", (3,))], weights)
+    path = models.save_text(tmp_path / "m.onnx", "() => (float[3] y) { y = Neg(w) }", weights)
     infer = load(path)
     np.testing.assert_array_equal(infer({})["y"], [0, -1, -2])
     with pytest.raises(InputNameError, match=r"0 inputs, \[\]: pass a dict"):
@@ -96,13 +96,8 @@ def test_an_output_that_is_not_as_its_dimensions_are_named(named: str, tmp_path:
 
 def test_an_output_smaller_than_it_was_declared(tmp_path: Path) -> None:
     weights = {"start": np.array([0]), "stop": np.array([1])}
-    path = models.save(
-        tmp_path / "m.onnx",
-        [models.node("Slice", "x start stop", "y")],
-        [models.value("x", ("batch", 2))],
-        [models.value("y", ("batch", 2))],
-        weights,
-    )
+    graph = "(float[batch,2] x) => (float[batch,2] y) { y = Slice(x, start, stop) }"
+    path = models.save_text(tmp_path / "m.onnx", graph, weights)
     infer = load(path, graph_optimization="disabled")
     for rows in (3, 1, 4):
         x = np.random.default_rng(rows).random((rows, 2), np.float32)
@@ -110,11 +105,9 @@ def test_an_output_smaller_than_it_was_declared(tmp_path: Path) -> None:
 
 
 def test_an_input_without_a_rank_is_refused_and_a_scalar_is_not(tmp_path: Path) -> None:
-    nodes = [models.node("Add", "x y", "z")]
-    for shape in ((), None):
-        values = [models.value("x", ()), models.value("y", shape)]
-        path = models.save(tmp_path / "m.onnx", nodes, values, [models.value("z", None)])
-        if shape is None:
+    for kind in ("float", "float[]"):
+        path = models.save_text(tmp_path / "m.onnx", f"(float x, {kind} y) => (float[] z) {{ z = Add(x, y) }}")
+        if kind == "float[]":
             with pytest.raises(UnsupportedModelError, match=r"input 'y' of m\.onnx does not say how many dimensions"):
                 load(path)
         else:
@@ -125,13 +118,9 @@ def test_an_input_without_a_rank_is_refused_and_a_scalar_is_not(tmp_path: Path) 
 
 
 def test_strings_in_and_out(tmp_path: Path) -> None:
-    path = models.save(
-        tmp_path / "m.onnx",
-        [models.node("StringNormalizer", "x", "y", case_change_action="UPPER", locale="C", stopwords=["monday"])],
-        [models.value("x", ("n",), "string")],
-        [models.value("y", ("m",), "string")],
-        metadata={"made": "here"},
-    )
+    graph = """(string[n] x) => (string[m] y)
+        { y = StringNormalizer<case_change_action="UPPER", locale="C", stopwords=["monday"]>(x) }"""
+    path = models.save_text(tmp_path / "m.onnx", graph, metadata={"made": "here"})
     infer = load(path, precision="fp32")
     assert [str(spec) for spec in (*infer.input_specs, *infer.output_specs)] == [
         "x: tensor(string) (n,)", "y: tensor(string) (m,)",
@@ -192,13 +181,8 @@ def test_sequences_out_and_in(tmp_path: Path) -> None:
         infer({"a": a[None], "b": b})
     with pytest.raises(ShapeError, match="a batch of 5 for input 'a' is more than max_batch=4"):
         infer({"a": np.ones(5, np.float32), "b": b})
-    joined = models.save(
-        tmp_path / "joined.onnx",
-        [models.node("ConcatFromSequence", "s", "y", axis=0)],
-        [models.onnx.helper.make_tensor_sequence_value_info("s", models.onnx.TensorProto.FLOAT, None)],
-        [models.value("y", ("n",))],
-    )
-    infer = load(joined)
+    graph = "(seq(float[]) s) => (float[n] y) { y = ConcatFromSequence<axis=0>(s) }"
+    infer = load(models.save_text(tmp_path / "joined.onnx", graph))
     for s in (got["s"], got, tuple(got["s"]), iter(got["s"])):
         assert infer(s)["y"].tolist() == [0, 1, 1, 1, 1]
     for wrong in (">f4", "float64"):
@@ -210,10 +194,8 @@ def test_sequences_out_and_in(tmp_path: Path) -> None:
 
 
 def test_a_sequence_of_strings(tmp_path: Path) -> None:
-    first = models.node("SequenceAt", "s i", "y")
-    given = models.onnx.helper.make_tensor_sequence_value_info("s", models.onnx.TensorProto.STRING, None)
-    path = models.save(tmp_path / "m.onnx", [first], [given], [models.value("y", ("n",), "string")], {"i": np.array(0)})
-    infer = load(path)
+    graph = "(seq(string[]) s) => (string[n] y) { y = SequenceAt(s, i) }"
+    infer = load(models.save_text(tmp_path / "m.onnx", graph, {"i": np.array(0)}))
     assert infer([["a", "b"]])["y"].tolist() == ["a", "b"]
     with pytest.raises(DTypeError, match="input 's' takes strings, not object; decode bytes"):
         infer([np.array(["a", b"b"], object)])
@@ -222,17 +204,15 @@ def test_a_sequence_of_strings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "bits"),
     [
-        ("BFLOAT16", "bfloat16", "uint16"),
-        ("FLOAT8E4M3FN", "float8_e4m3fn", "uint8"),
-        ("FLOAT8E5M2", "float8_e5m2", "uint8"),
+        ("bfloat16", "bfloat16", "uint16"),
+        ("float8e4m3fn", "float8_e4m3fn", "uint8"),
+        ("float8e5m2", "float8_e5m2", "uint8"),
     ],
 )
 def test_floats_that_numpy_has_not(kind: str, name: str, bits: str, tmp_path: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    cast = models.node("Cast", "x", "y", to=models.onnx.TensorProto.FLOAT)
-    infer = load(
-        models.save(tmp_path / "m.onnx", [cast], [models.typed("x", None, kind)], [models.value("y", None)], opset=19)
-    )
+    graph = f"({kind}[] x) => (float[] y) {{ y = Cast<to=1>(x) }}"
+    infer = load(models.save_text(tmp_path / "m.onnx", graph, opset=19))
     x = np.array([[1, 2.5, -3], [0.25, 0, 4]], getattr(ml_dtypes, name))
     for given in (x, x.view(bits), x.T, x[0, 1]):
         want = np.asarray(given).view(x.dtype).astype(np.float32)
@@ -242,10 +222,7 @@ def test_floats_that_numpy_has_not(kind: str, name: str, bits: str, tmp_path: Pa
 
 
 def test_bfloat16_does_not_come_out(tmp_path: Path) -> None:
-    same = models.node("Identity", "x", "y")
-    path = models.save(
-        tmp_path / "m.onnx", [same], [models.typed("x", (2,), "BFLOAT16")], [models.typed("y", (2,), "BFLOAT16")]
-    )
+    path = models.save_text(tmp_path / "m.onnx", "(bfloat16[2] x) => (bfloat16[2] y) { y = Identity(x) }")
     with pytest.raises(UnsupportedModelError, match=r"output 'y' of m\.onnx is a tensor\(bfloat16\).*Cast before it"):
         load(path)
 
@@ -439,20 +416,14 @@ def broken(folder: Path) -> dict[str, tuple[Path, type[InferSDKError], str]]:
         return folder / name
 
     (folder / "folder.onnx").mkdir()
-    x, y = [models.value("x", ("n",))], [models.value("y", ("n",))]
-    unknown = models.save(folder / "unknown.onnx", [models.node("NoSuchOperator", "x", "y")], x, y)
-    dangling = models.save(folder / "dangling.onnx", [models.node("Add", "x nowhere", "y")], x, y)
-    future = models.save(folder / "future.onnx", [models.node("Neg", "x", "y")], x, y, opset=999)
-    newer = models.save(folder / "newer.onnx", [models.node("Neg", "x", "y")], x, y, ir_version=99)
-    nibbles = models.save(
-        folder / "nibbles.onnx",
-        [models.node("Cast", "x", "y", to=models.onnx.TensorProto.FLOAT)],
-        [models.typed("x", ("n",), "INT4")],
-        y,
-        opset=21,
-    )
-    weights = folder / "external.onnx"
-    models.save(weights, [models.node("Add", "x w", "y")], x, y, {"w": np.ones((2000,), np.float32)})
+
+    def of(name: str, y: str, *weights: Any, x: str = "float", **options: Any) -> Any:
+        return models.save_text(folder / name, f"({x}[n] x) => (float[n] y) {{ y = {y} }}", *weights, **options)
+
+    unknown, dangling = of("unknown.onnx", "NoSuchOperator(x)"), of("dangling.onnx", "Add(x, nowhere)")
+    future, newer = of("future.onnx", "Neg(x)", opset=999), of("newer.onnx", "Neg(x)", ir_version=99)
+    nibbles = of("nibbles.onnx", "Cast<to=1>(x)", x="int4", opset=21)
+    weights = of("external.onnx", "Add(x, w)", {"w": np.ones((2000,), np.float32)})
     model = models.onnx.load(str(weights))
     models.onnx.save(model, str(weights), save_as_external_data=True, location="gone.bin", size_threshold=0)
     (folder / "gone.bin").unlink()
@@ -515,10 +486,7 @@ def test_the_exception_of_a_signal_handler_passes_through(tmp_path: Path, monkey
         raise LateError
 
     path = models.double(tmp_path / "m.onnx")
-    strings = models.save(
-        tmp_path / "s.onnx", [models.node("Identity", "x", "y")], [models.value("x", ("n",), "string")],
-        [models.value("y", ("n",), "string")],
-    )  # fmt: skip
+    strings = models.save_text(tmp_path / "s.onnx", "(string[n] x) => (string[n] y) { y = Identity(x) }")
     bound, called = load(path), load(strings)
     monkeypatch.setattr(ort.InferenceSession, "run_with_iobinding", interrupt)
     monkeypatch.setattr(ort.InferenceSession, "run", interrupt)
@@ -556,12 +524,7 @@ def test_loading_prints_nothing_in_a_fresh_process(tmp_path: Path) -> None:
 
 
 def test_an_output_that_is_an_input(tmp_path: Path) -> None:
-    model = models.save(
-        tmp_path / "m.onnx",
-        [models.node("Relu", "x", "y")],
-        [models.value("x", ("b", 3))],
-        [models.value("y", ("b", 3)), models.value("x", ("b", 3))],
-    )
+    model = models.save_text(tmp_path / "m.onnx", "(float[b,3] x) => (float[b,3] y, float[b,3] x) { y = Relu(x) }")
     with infersdk.load(model, "onnxruntime") as infer:
         for rows in (2, 3):
             x = np.full((rows, 3), -rows, "float32")
@@ -582,9 +545,8 @@ def test_the_precision_of_a_changed_file_is_not_read(tmp_path: Path) -> None:
 def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
     """After release() the session starts from memory; a second session does not take weights that have changed."""
     path, x = tmp_path / "m.onnx", np.ones((2, 64), np.float32)
-    nodes = [models.node("MatMul", "x w", "y")]
     weights = {"w": np.eye(64, dtype=np.float32)}
-    models.save(path, nodes, [models.value("x", ["n", 64])], [models.value("y", ["n", 64])], weights)
+    models.save_text(path, "(float[n,64] x) => (float[n,64] y) { y = MatMul(x, w) }", weights)
     models.onnx.save(models.onnx.load(str(path)), str(path), save_as_external_data=True, location="w.bin")
     with load(path) as infer:
         infer.release()

@@ -36,7 +36,7 @@ from infersdk.bench.workload import kind_of
 from infersdk.commands.bench_tables import show
 from infersdk.core.target import Target
 from infersdk.data import CLASSIFIER, DETECTOR
-from infersdk.errors import BackendNotFoundError, ConfigError, ModelNotFoundError
+from infersdk.errors import ConfigError, ModelNotFoundError
 from infersdk.models import ModelDescription
 from infersdk.testing import contract_model
 
@@ -81,11 +81,6 @@ def test_combinations() -> None:
         with pytest.raises(ConfigError, match=message):
             combine(["a.onnx"], **wrong)  # type: ignore[arg-type]
     assert combine(["a.onnx"], batches=np.array([1, 8])) == combine(["a.onnx"], batches=[np.int64(1), 8])
-
-
-def test_an_unknown_backend_is_refused_before_anything_is_measured() -> None:
-    with pytest.raises(BackendNotFoundError, match="no backend 'openvin'; there are .*openvino"):
-        bench(combine([DETECTOR], ["onnxruntime", "openvin"]), QUICK)
 
 
 def test_five_measures(report: Report) -> None:

@@ -30,9 +30,7 @@ def run(*arguments: str) -> int:
 @pytest.fixture
 def net(tmp_path: Path) -> Path:
     weights = {"w": np.eye(8, dtype=np.float32)}
-    return save(
-        tmp_path / "net.onnx", [node("MatMul", "x w", "y")], [value("x", ("n", 8))], [value("y", ("n", 8))], weights
-    )
+    return save(tmp_path / "net.onnx", [node("MatMul", "x w", "y")], "float[n,8] x", "float[n,8] y", weights)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 from infersdk.cli import main
 from infersdk.data import DETECTOR
 from infersdk.errors import ConfigError
-from infersdk.importers import Check, Conversion, InputShape
 from infersdk.importers.conversion import samples_by_name
 
 pytest.importorskip("onnxruntime")
@@ -112,17 +111,6 @@ def test_another_program_than_python(tmp_path: Path) -> None:
         pytest.raises(ConfigError, match=r"python' ended with exit code 0 and ran no code; give .*\. other program"),
     ):
         work.run({})
-
-
-def test_shapes_as_texts() -> None:
-    assert InputShape.parse("1,3,8,8") == InputShape((1, 3, 8, 8))
-    assert InputShape.parse("tokens=1,128:int64") == InputShape((1, 128), "tokens", "int64")
-
-
-def test_a_verdict_says_what_it_found() -> None:
-    check = Check("Torch 1", 3, 1e-4, (), 2e-3, passed=False)
-    assert "BEYOND" in Conversion("m", "pnnx", b"", check, "", ()).verdict
-    assert Conversion("m", "pnnx", b"", None, "no reason", ()).verdict == "not checked: no reason"
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,8 @@ W = np.arange(16, dtype=np.float32).reshape(4, 4)
 def path(tmp_path: Path) -> Path:
     nodes = [models.node("MatMul", "x w", "a", name="one"), models.node("Relu", "a", "b", name="two"),
              models.node("Reshape", "b t", "y", name="three")]  # fmt: skip
-    return models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", (1, 4))], [models.value("y", (1, 2, 2))],
-        {"w": W, "t": np.asarray([1, 2, 2])},
-    )  # fmt: skip
+    weights = {"w": W, "t": np.asarray([1, 2, 2])}
+    return models.save(tmp_path / "m.onnx", nodes, "float[1,4] x", "float[1,2,2] y", weights)
 
 
 def run(path: Path, **feeds: Any) -> Any:
@@ -167,10 +165,9 @@ class Boxes(DetectionNMS):
 def test_the_exact_nms_and_what_the_lint_knows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = models.save(
-        tmp_path / "head.onnx", [models.node("Reshape", "x t", "y", name="rows")], [models.value("x", ("n", 3, 8, 9))],
-        [models.value("y", ("n", "rows", "values"))], {"t": np.array([0, -1, 9])},
-    )  # fmt: skip
+    weights = {"t": np.array([0, -1, 9])}
+    nodes = [models.node("Reshape", "x t", "y", name="rows")]
+    head = models.save(tmp_path / "head.onnx", nodes, "float[n,3,8,9] x", "float[n,rows,values] y", weights)
     out = tmp_path / "boxes.onnx"
     assert main(["graph", "add-nms", str(head), "--head", "yolov5", "--nms", "infersdk", "-o", str(out)]) == 0
     (node,) = open_graph(out).nodes("DetectionNMS")

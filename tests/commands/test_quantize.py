@@ -241,15 +241,6 @@ def test_wrong_use(
     assert not (tmp_path / "q.onnx").exists()
 
 
-def test_the_model_is_not_overwritten(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = tmp_path / "m.onnx"
-    model.write_bytes(DETECTOR.read_bytes())
-    (tmp_path / "link.onnx").symlink_to(model)
-    assert run(model, "--data", images, "-o", tmp_path / "link.onnx") == 2
-    assert "is the model itself; write to another file" in capsys.readouterr().err
-    assert model.read_bytes() == DETECTOR.read_bytes()
-
-
 def test_tables_and_models_that_do_not_fit(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table, output = tmp_path / "t.json", tmp_path / "q.onnx"
     settings = ("--data", images, "--preset", "unit", "--resize", 32, "--method", "minmax", "--limit", 12)

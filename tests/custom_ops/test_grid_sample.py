@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx_models import node, save, value
+from onnx_models import node, save, save_text, value
 
 import infersdk
 from infersdk.custom_ops.packaged.grid_sample import replace_grid_samples
@@ -20,14 +20,9 @@ pytest.importorskip("onnxruntime")
 
 
 def volume_model(path: Path, **attributes: Any) -> Path:
-    return save(
-        path,
-        [node("Relu", "x", "a"), node("GridSample", "a grid", "b", name="sample", **attributes), node("Neg", "b", "y")],
-        [value("x", ("n", 2, 4, 6, 7)), value("grid", ("n", 3, 4, 5, 3))],
-        [value("y", ("n", 2, 3, 4, 5))],
-        opset=20,
-        ir_version=9,
-    )
+    sample = node("GridSample", "a grid", "b", name="sample", **attributes)
+    ends = [value("x", ("n", 2, 4, 6, 7)), value("grid", ("n", 3, 4, 5, 3))], [value("y", ("n", 2, 3, 4, 5))]
+    return save(path, [node("Relu", "x", "a"), sample, node("Neg", "b", "y")], *ends, opset=20, ir_version=9)
 
 
 def inputs(rng: np.random.Generator, batch: int) -> dict[str, Any]:
@@ -59,26 +54,14 @@ def test_it_is_closed(tmp_path: Path, mode: str, padding: str, align: int, rng: 
 
 
 def test_images_and_cubic_sampling_stay(tmp_path: Path) -> None:
-    image = save(
-        tmp_path / "m.onnx",
-        [node("GridSample", "x grid", "y")],
-        [value("x", ("n", 2, 6, 7)), value("grid", ("n", 4, 5, 2))],
-        [value("y", ("n", 2, 4, 5))],
-        opset=20,
-        ir_version=9,
-    )
+    graph = "(float[n,2,6,7] x, float[n,4,5,2] grid) => (float[n,2,4,5] y) { y = GridSample(x, grid) }"
+    image = save_text(tmp_path / "m.onnx", graph, opset=20, ir_version=9)
     assert replace_grid_samples(read_model(image)) == 0
     assert replace_grid_samples(read_model(volume_model(tmp_path / "c.onnx", mode="cubic"))) == 0
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "double"])
 def test_nodes_of_other_types_stay(tmp_path: Path, dtype: str) -> None:
-    path = save(
-        tmp_path / "m.onnx",
-        [node("GridSample", "x grid", "y")],
-        [value("x", (1, 2, 4, 6, 7), dtype), value("grid", (1, 3, 4, 5, 3), dtype)],
-        [value("y", (1, 2, 3, 4, 5), dtype)],
-        opset=20,
-        ir_version=9,
-    )
+    graph = f"({dtype}[1,2,4,6,7] x, {dtype}[1,3,4,5,3] grid) => ({dtype}[1,2,3,4,5] y) {{ y = GridSample(x, grid) }}"
+    path = save_text(tmp_path / "m.onnx", graph, opset=20, ir_version=9)
     assert replace_grid_samples(read_model(path)) == 0

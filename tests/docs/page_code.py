@@ -10,7 +10,6 @@ import ast
 import asyncio
 import importlib.util
 import inspect
-import itertools
 import os
 import re
 import shlex
@@ -158,15 +157,6 @@ def run_command(command: str, folder: Path, *, fails: bool) -> None:
         ).returncode
     allowed = (2, 3, 4) if fails else (0, 1) if words[1] in ("compare", "graph") else (0,)
     assert code in allowed, f"{command}: exit code {code}"
-
-
-def cut(source: Path, target: Path, start: int, count: int) -> None:
-    """Writes some frames of a video to another one."""
-    from infersdk.video import VideoReader, VideoWriter
-
-    with VideoReader(source) as reader, VideoWriter(target, reader.size, reader.fps) as writer:
-        for frame in itertools.islice(reader, start, start + count):
-            writer.write(frame)
 
 
 def serve(configuration: str) -> int:

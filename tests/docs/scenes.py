@@ -622,7 +622,7 @@ FILES: dict[str, Callable[[Path], None]] = {
     "val/": _digits,
     "instances_val.json": _digits_truth,
     "imagenet/": _classes,
-    # Names on pages that also run with real models.
+    # Files that are named for real models.
     "yunet_n_dynamic.onnx": _yunet,
     "osnet_x0_25_msmt17.onnx": _embedder,
 }

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from docs.page_code import DOCS, FOREIGN, ROOT, blocks, commands, compiled, missing_package, run, run_python
@@ -20,6 +21,7 @@ from docs.page_code import DOCS, FOREIGN, ROOT, blocks, commands, compiled, miss
 from docs import scenes
 from infersdk import Device, Infer
 from infersdk.errors import ConfigError, DeviceUnavailableError, ModelNotFoundError, PrecisionUnavailableError
+from infersdk.models import TYPES
 
 #: Pages that another test runs.
 ELSEWHERE = {"custom-operators.md", "serving.md"}
@@ -114,6 +116,21 @@ def test_the_page_about_backends_has_each_method_that_one_overrides() -> None:
     text = (DOCS / "backends" / "writing-a-backend.md").read_text("utf-8")
     methods = [name for name, value in vars(backend).items() if callable(value) and name in vars(Infer)]
     assert [name for name in methods if f"| `{name}(" not in text] == []
+
+
+def test_the_table_of_tasks_names_every_wrapper() -> None:
+    text = (DOCS / "tasks" / "README.md").read_text("utf-8")
+    named = re.findall(r"^\|[^|\n]*\|[^|\n]*\| `([\w-]+)` \|", text, re.MULTILINE)
+    named.remove("type")  # the head of the column
+    assert sorted(named) == sorted(TYPES)
+
+
+def test_each_application_is_drawn() -> None:
+    text = (DOCS / "applications.md").read_text("utf-8")
+    drawings = re.findall(r"^!\[[^]]+\]\((applications-[\w-]+\.svg)\)$", text, re.MULTILINE)
+    assert len(drawings) == 4
+    for name in drawings:
+        assert ElementTree.parse(DOCS / name).getroot().tag.endswith("svg")
 
 
 @pytest.mark.parametrize("page", ["../README.md", *(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))])

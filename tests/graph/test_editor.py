@@ -219,12 +219,7 @@ def test_a_node_taken_out(path: Path) -> None:
 def test_a_result_that_a_branch_takes_is_rewired_there(tmp_path: Path) -> None:
     inner = onnx.helper.make_graph([models.node("Neg", "h", "o")], "b", [], [models.value("o", ("n",))])
     nodes = [models.node("Relu", "x", "h", name="r"), models.node("If", "c", "y", then_branch=inner, else_branch=inner)]
-    path = models.save(
-        tmp_path / "m.onnx",
-        nodes,
-        [models.value("x", ("n",)), models.value("c", (), "bool")],
-        [models.value("y", ("n",))],
-    )
+    path = models.save(tmp_path / "m.onnx", nodes, "float[n] x, bool c", "float[n] y")
     graph = graphs.open(path)
     graph.delete(graph.node("r"))
     x = np.asarray([-1, 2], np.float32)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx_models
 import pytest
-from onnx_models import node, value
+from onnx_models import node
 
 import infersdk
 import infersdk.graph as graphs
@@ -28,13 +28,9 @@ def path(tmp_path: Path) -> Path:
     """y = x @ ones + ones, with the ones in `m.data`."""
     import onnx
 
-    whole = onnx_models.save(
-        tmp_path / "whole.onnx",
-        [node("MatMul", "x w", "m"), node("Add", "m b", "y")],
-        [value("x", ["batch", 64])],
-        [value("y", ["batch", 64])],
-        {"w": np.ones((64, 64), np.float32), "b": np.ones(64, np.float32)},
-    )
+    weights = {"w": np.ones((64, 64), np.float32), "b": np.ones(64, np.float32)}
+    nodes = [node("MatMul", "x w", "m"), node("Add", "m b", "y")]
+    whole = onnx_models.save(tmp_path / "whole.onnx", nodes, "float[batch,64] x", "float[batch,64] y", weights)
     onnx.save(
         onnx.load(str(whole)), str(tmp_path / "m.onnx"), save_as_external_data=True, location="m.data",
         size_threshold=0,

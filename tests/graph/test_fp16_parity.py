@@ -37,10 +37,7 @@ def growing(tmp_path: Path) -> Path:
         models.node("MatMul", "f v", "y", name="last"),
     ]  # fmt: skip
     arrays = {n: np.asarray(v, np.int64 if n == "axes" else np.float32) for n, v in weights.items()}
-    return models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 64))],
-        [models.value("y", ("n", 4)), models.value("z", ("n", 64))], arrays,
-    )  # fmt: skip
+    return models.save(tmp_path / "m.onnx", nodes, "float[n,64] x", "float[n,4] y, float[n,64] z", arrays)
 
 
 @pytest.fixture
@@ -117,12 +114,8 @@ def test_loss_of_precision_is_found(tmp_path: Path) -> None:
         models.node("Add", "x base", "a", name="raise"), models.node("Sub", "a base", "y", name="lower"),
         models.node("Mul", "x tiny", "b", name="shrink"), models.node("Mul", "b large", "z", name="grow"),
     ]  # fmt: skip
-    values = {"base": 4096.0, "tiny": 1e-9, "large": 1e9}
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 64))],
-        [models.value("y", ("n", 64)), models.value("z", ("n", 64))],
-        {name: np.asarray(v, np.float32) for name, v in values.items()},
-    )  # fmt: skip
+    weights = {"base": np.float32(4096), "tiny": np.float32(1e-9), "large": np.float32(1e9)}
+    path = models.save(tmp_path / "m.onnx", nodes, "float[n,64] x", "float[n,64] y, float[n,64] z", weights)
     x = np.random.default_rng(0).random((2, 64), dtype=np.float32)
     report = find_fp16_loss(path, [{"x": x}])
     found = {loss.node: loss for loss in report.losses}
@@ -140,9 +133,7 @@ def test_an_output_of_another_shape(tmp_path: Path) -> None:
         models.node("Greater", "x one", "above", name="compare"),
         models.node("Compress", "x above", "y", name="select", axis=0),
     ]
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", (3,))], [models.value("y", ("rows",))], {"one": np.float32(1)}
-    )
+    path = models.save(tmp_path / "m.onnx", nodes, "float[3] x", "float[rows] y", {"one": np.float32(1)})
     (y,) = find_fp16_loss(path, [{"x": np.array([0.5, 1.0001, 3], np.float32)}]).outputs
     assert y.error_before == float("inf")
 
@@ -151,9 +142,7 @@ def test_a_branch_is_one_node(tmp_path: Path) -> None:
     inner = onnx.helper.make_graph([models.node("Exp", "x", "o")], "branch", [], [models.value("o", ("n",))])
     nodes = [models.node("If", "c", "h", name="branch", then_branch=inner, else_branch=inner),
              models.node("Relu", "h", "y", name="after")]  # fmt: skip
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", ("n",))], [models.value("y", ("n",))], {"c": np.asarray(True)}
-    )
+    path = models.save(tmp_path / "m.onnx", nodes, "float[n] x", "float[n] y", {"c": np.asarray(True)})
     report = find_fp16_loss(path, [{"x": np.asarray([1.0, 20.0], np.float32)}])
     assert [(loss.node, loss.reason) for loss in report.losses] == [("branch", "overflow"), ("after", "overflow")]
 

@@ -191,10 +191,8 @@ def test_what_a_runtime_refuses_is_told(tmp_path: Path) -> None:
 def test_a_build_knows_more_than_a_table_of_operators(tmp_path: Path) -> None:
     """TensorRT-RTX's parser takes NonMaxSuppression; its builder has nothing that runs it."""
     nodes = [node("NonMaxSuppression", "boxes scores k", "y", name="nms")]
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [value("boxes", (1, 8, 4)), value("scores", (1, 2, 8))],
-        [value("y", (None, 3), "int64")], {"k": np.asarray([4])},
-    )  # fmt: skip
+    weights = {"k": np.asarray([4])}
+    path = models.save(tmp_path / "m.onnx", nodes, "float[1,8,4] boxes, float[1,2,8] scores", "int64[?,3] y", weights)
     (result,) = try_model(path, ["tensorrt-rtx"])
     assert result.status == "failed"
     assert "NonMaxSuppression" in result.detail or "nms" in result.detail

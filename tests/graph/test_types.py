@@ -53,10 +53,8 @@ def test_types_within_branches_and_loops(tmp_path: Path) -> None:
     )  # fmt: skip
     nodes = [models.node("If", "c", "half", then_branch=inner, else_branch=inner),
              models.node("Loop", "n c half", "y", body=body)]  # fmt: skip
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", ("n",))], [models.value("y", ("n",), "float16")],
-        {"c": np.asarray(True), "n": np.asarray(3)},
-    )  # fmt: skip
+    weights = {"c": np.asarray(True), "n": np.asarray(3)}
+    path = models.save(tmp_path / "m.onnx", nodes, "float[n] x", "float16[n] y", weights)
     found = types(path)
     assert {found[name] for name in ("half", "o", "state", "next", "y")} == {"FLOAT16"}
 
@@ -65,11 +63,8 @@ def test_an_operator_outside_of_the_standard(tmp_path: Path) -> None:
     """It is taken to compute in the type of its first floating-point input."""
     fused = onnx.helper.make_node("FusedConv", ["i", "x"], ["h"], domain="com.microsoft")
     many = onnx.helper.make_node("MatMulInteger", ["i", "i"], ["n"])
-    path = models.save(
-        tmp_path / "m.onnx", [fused, many, models.node("Identity", "h", "y")],
-        [models.value("x", ("n",), "float16"), models.value("i", ("n",), "int8")],
-        [models.value("y", ("n",), "float16")],
-    )  # fmt: skip
+    nodes = [fused, many, models.node("Identity", "h", "y")]
+    path = models.save(tmp_path / "m.onnx", nodes, "float16[n] x, int8[n] i", "float16[n] y")
     assert {name: types(path)[name] for name in "hn"} == {"h": "FLOAT16", "n": "INT32"}
 
 
@@ -87,8 +82,5 @@ def test_an_operator_outside_of_the_standard(tmp_path: Path) -> None:
 def test_constants_of_each_form(attributes: dict[str, object], kind: str | None, tmp_path: Path) -> None:
     constant = onnx.helper.make_node("Constant", [], ["c"])
     constant.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
-    path = models.save(
-        tmp_path / "m.onnx", [constant, models.node("Identity", "x", "y")],
-        [models.value("x", ("n",))], [models.value("y", ("n",))],
-    )  # fmt: skip
+    path = models.save(tmp_path / "m.onnx", [constant, models.node("Identity", "x", "y")], "float[n] x", "float[n] y")
     assert types(path).get("c") == kind

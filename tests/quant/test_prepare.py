@@ -66,9 +66,8 @@ def test_operators_of_other_standard_domains_keep_their_import(tmp_path: Path) -
     ]  # fmt: skip
     weights = {"w": rng.normal(size=(8, 3, 4, 4)).astype(np.float32)}
     model = save(
-        tmp_path / "m.onnx", numbered(nodes), [value("x", [1, 3, 4, 4])], [value("y", [1, 8])], weights,
-        domains={"ai.onnx.ml": 1},
-    )  # fmt: skip
+        tmp_path / "m.onnx", numbered(nodes), "float[1,3,4,4] x", "float[1,8] y", weights, domains={"ai.onnx.ml": 1}
+    )
     assert set(prepare(model).graph.opset_imports) == {"", "ai.onnx.ml"}
     made, _ = quantised(model, "portable", (1, 3, 4, 4))
     onnx.checker.check_model(str(made))

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from int8_processors import needs_exact_int8
-from onnx_models import node, numbered, run, save, value
+from onnx_models import node, numbered, run, save, save_text, value
 
 import infersdk
 from infersdk import errors, quant
@@ -48,15 +48,8 @@ def network(path: Path, *, seed: int = 0, opset: int = 13) -> Path:
         node("Split", "s3 split", "xy scores", axis=1), node("Mul", "xy hundred", "boxes"),
         node("Concat", "boxes scores", "y", axis=1),
     ]  # fmt: skip
-    return save(
-        path,
-        numbered(nodes),
-        [value("x", ["n", 3, 16, 16])],
-        [value("y", ["n", 6, 16, 16])],
-        weights,
-        opset=opset,
-        ir_version=7,
-    )
+    ends = [value("x", ["n", 3, 16, 16])], [value("y", ["n", 6, 16, 16])]
+    return save(path, numbered(nodes), *ends, weights, opset=opset, ir_version=7)
 
 
 def observed(model: Path, data: Any, target: str = "portable") -> quant.Observations:
@@ -284,15 +277,9 @@ def test_excluded_nodes_stay(model: Path, table: quant.CalibrationTable, tmp_pat
 
 
 def test_older_opsets_are_raised(tmp_path: Path, data: list[np.ndarray[Any, Any]]) -> None:
-    old = save(
-        tmp_path / "old.onnx",
-        [node("Conv", "x w", "c", kernel_shape=[1, 1]), node("Relu", "c", "y")],
-        [value("x", ["n", 3, 16, 16])],
-        [value("y", ["n", 4, 16, 16])],
-        {"w": np.random.default_rng(0).normal(size=(4, 3, 1, 1)).astype(np.float32)},
-        opset=10,
-        ir_version=6,
-    )
+    graph = "(float[n,3,16,16] x) => (float[n,4,16,16] y) { c = Conv<kernel_shape=[1,1]>(x, w) y = Relu(c) }"
+    weights = {"w": np.random.default_rng(0).normal(size=(4, 3, 1, 1)).astype(np.float32)}
+    old = save_text(tmp_path / "old.onnx", graph, weights, opset=10, ir_version=6)
     made = quant.quantize(old, tmp_path / "q.onnx", quant.calibrate(old, data, method="minmax"))
     assert onnx.load(str(made.path)).opset_import[0].version >= 13
     np.testing.assert_allclose(outputs(made.path, data), outputs(old, data), atol=0.1)
@@ -333,14 +320,10 @@ def test_ranges_are_those_of_the_activations(model: Path, data: list[np.ndarray[
 
 def test_means_are_those_of_channels_where_a_product_of_matrices_reads_the_value_too(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
-    path = save(
-        tmp_path / "mixer.onnx",
-        [node("Relu", "x", "r"), node("Conv", "r k", "y"), node("MatMul", "r w", "z"), node("Relu", "y", "yy"),
-         node("Relu", "z", "zz")],
-        [value("x", ["n", 4, 10])],
-        [value("yy", ["n", 8, 10]), value("zz", ["n", 4, 6])],
-        {"k": rng.normal(size=(8, 4, 1)).astype(np.float32), "w": rng.normal(size=(10, 6)).astype(np.float32)},
-    )  # fmt: skip
+    graph = """(float[n,4,10] x) => (float[n,8,10] yy, float[n,4,6] zz)
+        { r = Relu(x) y = Conv(r, k) z = MatMul(r, w) yy = Relu(y) zz = Relu(z) }"""
+    weights = {"k": rng.normal(size=(8, 4, 1)).astype(np.float32), "w": rng.normal(size=(10, 6)).astype(np.float32)}
+    path = save_text(tmp_path / "mixer.onnx", graph, weights)
     data = [rng.normal(size=(4, 4, 10)).astype(np.float32) for _ in range(4)]
     means = quant.calibrate(path, data).tensors["r"].mean
     np.testing.assert_allclose(means, np.maximum(np.concatenate(data), 0).mean((0, 2)), rtol=1e-4)
@@ -394,10 +377,8 @@ def test_copies_that_fill_a_fixed_batch_are_no_samples(tmp_path: Path) -> None:
 
 
 def test_data_without_a_batch_axis(tmp_path: Path) -> None:
-    path = save(
-        tmp_path / "product.onnx", [node("Gemm", "x w", "y")], [value("x", ["n", 4])], [value("y", ["n", 2])],
-        {"w": np.ones((4, 2), np.float32)},
-    )  # fmt: skip
+    graph, weights = "(float[n,4] x) => (float[n,2] y) { y = Gemm(x, w) }", {"w": np.ones((4, 2), np.float32)}
+    path = save_text(tmp_path / "product.onnx", graph, weights)
     with pytest.raises(errors.CalibrationError, match=r"\(4,\)\) does not match .* with a batch axis: .* Expected: 2"):
         quant.calibrate(path, np.ones((16, 4), np.float32))
 
@@ -441,20 +422,15 @@ def test_models_that_cannot_be_quantised(
     made = quant.quantize(model, tmp_path / "q.onnx", table)
     with pytest.raises(errors.UnsupportedModelError, match="is quantised already"):
         quant.calibrate(made.path, data)
-    half = save(
-        tmp_path / "half.onnx",
-        [node("MatMul", "x w", "y")],
-        [value("x", ["n", 4], "float16")],
-        [value("y", ["n", 4], "float16")],
-        {"w": np.eye(4, dtype=np.float16)},
-    )
+    graph = "(float16[n,4] x) => (float16[n,4] y) { y = MatMul(x, w) }"
+    half = save_text(tmp_path / "half.onnx", graph, {"w": np.eye(4, dtype=np.float16)})
     with pytest.raises(errors.UnsupportedModelError, match="is fp16"):
         quant.plan(half)
-    bare = save(tmp_path / "bare.onnx", [node("Relu", "x", "y")], [value("x", ["n", 4])], [value("y", ["n", 4])])
+    bare = save_text(tmp_path / "bare.onnx", "(float[n,4] x) => (float[n,4] y) { y = Relu(x) }")
     with pytest.raises(errors.UnsupportedModelError, match="no convolution or matrix product"):
         quant.plan(bare)
-    inputs, weights = [value("x", ["n", 4]), value("w", [4, 4])], {"w": np.eye(4, dtype=np.float32)}
-    old = save(tmp_path / "old.onnx", [node("MatMul", "x w", "y")], inputs, [value("y", ["n", 4])], weights)
+    graph = "(float[n,4] x, float[4,4] w) => (float[n,4] y) { y = MatMul(x, w) }"
+    old = save_text(tmp_path / "old.onnx", graph, {"w": np.eye(4, dtype=np.float32)})
     with pytest.raises(errors.UnsupportedModelError, match="its weights are inputs as well: `infersdk graph lint"):
         quant.plan(old)
     (tmp_path / "junk.onnx").write_bytes(b"junk")
@@ -654,9 +630,7 @@ def test_the_weights_of_the_model_are_not_overwritten(model: Path, table: quant.
 @pytest.mark.parametrize("change", [lambda x: x[:, :2], lambda x: x.astype(np.float64)], ids=["channels", "type"])
 def test_data_for_a_model_of_one_layer(change: Any, tmp_path: Path, data: list[np.ndarray[Any, Any]]) -> None:
     weights = {"w": np.ones((8, 3, 3, 3), np.float32)}
-    path = save(
-        tmp_path / "m.onnx", numbered([node("Conv", "x w", "y")]), [value("x", [None, 3, 16, 16])],
-        [value("y", [None, 8, 14, 14])], weights, opset=13,
-    )  # fmt: skip
+    graph = "(float[?,3,16,16] x) => (float[?,8,14,14] y) { y = Conv(x, w) }"
+    path = save_text(tmp_path / "m.onnx", graph, weights, opset=13)
     with pytest.raises(errors.CalibrationError, match="does not match the model"):
         quant.calibrate(path, [change(x) for x in data], target="openvino")

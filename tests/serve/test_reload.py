@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import onnx_models
 import pytest
-from onnx_models import node, value
+from onnx_models import node
 from served_requests import PROTOCOLS, ask, client_of, inputs_of, triton
-from waiting import meanwhile, until
+from waiting import in_a_loop, meanwhile, until
 
 from infersdk import Pipeline
 from infersdk.cli import main
-from infersdk.errors import ClosedError, ConfigError, DeadlineExceeded, InferSDKError, ModelError
+from infersdk.errors import ClosedError, ConfigError, InferSDKError, ModelError
 from infersdk.serve import Server
 from infersdk.serve.errors import RequestError, Status
 from infersdk.serve.repository import Repository, load_endpoint
@@ -37,9 +37,7 @@ from infersdk.serve.settings import ServerSettings
 def times(path: Path, factor: float) -> Path:
     """y = x * factor."""
     weights = {"factor": np.float32(factor)}
-    return onnx_models.save(
-        path, [node("Mul", "x factor", "y")], [value("x", ["batch", 4])], [value("y", ["batch", 4])], weights
-    )
+    return onnx_models.save(path, [node("Mul", "x factor", "y")], "float[batch,4] x", "float[batch,4] y", weights)
 
 
 def table(path: Path, **more: Any) -> dict[str, Any]:
@@ -272,84 +270,78 @@ class GatedLoads:
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> Iterator[GatedLoads]:
+    """At the end of the test each is closed."""
     own = GatedLoads(monkeypatch)
     yield own
     own.gate.set()
+    assert own.are_closed()
 
 
 def repository_of(config: Path, drain: float = 1) -> Any:
     return Repository(config, ServerSettings(drain=drain))
 
 
-def test_a_model_that_waits_for_its_turn_is_unavailable(config: Path, tmp_path: Path, loads: GatedLoads) -> None:
+@in_a_loop
+async def test_a_model_that_waits_for_its_turn_is_unavailable(config: Path, tmp_path: Path, loads: GatedLoads) -> None:
     data = json.loads(config.read_text())
     data["models"]["later"] = table(tmp_path / "model.onnx")
     config.write_text(json.dumps(data))
-
-    async def check() -> None:
-        repository, lines = repository_of(config), list[str]()
-        repository.report = lines.append
-        loading = asyncio.ensure_future(repository.load_all())
-        assert await asyncio.to_thread(loads.begun.wait, 60)
-        assert not repository.ready
-        for name in ("times", "later"):
-            with pytest.raises(RequestError, match=f"'{name}' is not ready, its state is LOADING") as raised:
-                repository.find(name)
-            assert raised.value.status is Status.UNAVAILABLE
-        with pytest.raises(RequestError, match="'other' is not found") as raised:
-            repository.find("other")
-        assert raised.value.status is Status.NOT_FOUND
-        loads.gate.set()
-        await loading
-        assert repository.ready
-        assert [line.split(",")[0] for line in lines] == [
-            "times: loading", "times 1: onnxruntime", "later: loading", "later 1: onnxruntime",
-        ]  # fmt: skip
-        await repository.unload("later")
-        with pytest.raises(RequestError, match="unloaded") as raised:
-            repository.find("later")
-        assert raised.value.status is Status.NOT_FOUND
-        await repository.close()
-
-    asyncio.run(asyncio.wait_for(check(), 60))
+    repository, lines = repository_of(config), list[str]()
+    repository.report = lines.append
+    loading = asyncio.ensure_future(repository.load_all())
+    assert await asyncio.to_thread(loads.begun.wait, 60)
+    assert not repository.ready
+    for name in ("times", "later"):
+        with pytest.raises(RequestError, match=f"'{name}' is not ready, its state is LOADING") as raised:
+            repository.find(name)
+        assert raised.value.status is Status.UNAVAILABLE
+    with pytest.raises(RequestError, match="'other' is not found") as raised:
+        repository.find("other")
+    assert raised.value.status is Status.NOT_FOUND
+    loads.gate.set()
+    await loading
+    assert repository.ready
+    assert [line.split(",")[0] for line in lines] == [
+        "times: loading", "times 1: onnxruntime", "later: loading", "later 1: onnxruntime",
+    ]  # fmt: skip
+    await repository.unload("later")
+    with pytest.raises(RequestError, match="unloaded") as raised:
+        repository.find("later")
+    assert raised.value.status is Status.NOT_FOUND
+    await repository.close()
 
 
-def test_old_versions_that_drain_take_no_threads_of_others(config: Path) -> None:
-    async def check() -> None:
-        repository = repository_of(config, drain=50)
-        await repository.load_all()
-        old = contextlib.ExitStack()
-        for _ in range(40):
+@in_a_loop
+async def test_old_versions_that_drain_take_no_threads_of_others(config: Path) -> None:
+    repository = repository_of(config, drain=50)
+    await repository.load_all()
+    old = contextlib.ExitStack()
+    for _ in range(40):
+        (endpoint,) = repository.endpoints()
+        old.enter_context(endpoint.in_use())
+        await repository.load("times")
+    started = time.monotonic()
+    assert await asyncio.to_thread(int, 1) == 1
+    assert time.monotonic() - started < 10
+    names = {thread.name for thread in threading.enumerate()}
+    assert len([name for name in names if name.startswith("infersdk-close")]) <= 4
+    old.close()
+    await repository.close()
+
+
+@in_a_loop
+async def test_all_that_drains_shares_one_time(config: Path) -> None:
+    """However many threads there are for it."""
+    repository = repository_of(config)  # its drain is 1 s
+    await repository.load_all()
+    with contextlib.ExitStack() as old:
+        for _ in range(12):
             (endpoint,) = repository.endpoints()
             old.enter_context(endpoint.in_use())
             await repository.load("times")
         started = time.monotonic()
-        assert await asyncio.to_thread(int, 1) == 1
-        assert time.monotonic() - started < 10
-        names = {thread.name for thread in threading.enumerate()}
-        assert len([name for name in names if name.startswith("infersdk-close")]) <= 4
-        old.close()
         await repository.close()
-
-    asyncio.run(asyncio.wait_for(check(), 60))
-
-
-def test_all_that_drains_shares_one_time(config: Path) -> None:
-    """However many threads there are for it."""
-
-    async def check() -> None:
-        repository = repository_of(config)  # its drain is 1 s
-        await repository.load_all()
-        with contextlib.ExitStack() as old:
-            for _ in range(12):
-                (endpoint,) = repository.endpoints()
-                old.enter_context(endpoint.in_use())
-                await repository.load("times")
-            started = time.monotonic()
-            await repository.close()
-            assert time.monotonic() - started < 2.9
-
-    asyncio.run(asyncio.wait_for(check(), 60))
+        assert time.monotonic() - started < 2.9
 
 
 def fail(endpoint: Any) -> None:
@@ -380,25 +372,23 @@ def test_a_model_whose_pipeline_has_failed_is_not_ready_and_is_loaded_again(
     assert "model 'times' has failed, and is loaded again: a fault" in caplog.text
 
 
-def test_a_failed_model_that_cannot_be_loaded_is_unavailable(config: Path, tmp_path: Path) -> None:
-    async def check() -> None:
-        repository = repository_of(config)
-        await repository.load_all()
-        (endpoint,) = repository.endpoints()
-        (tmp_path / "model.onnx").write_bytes(b"no model")
-        fail(endpoint)
-        looking = asyncio.ensure_future(repository.reload_failed())
-        entry = repository.models["times"]
-        while "model.onnx" not in entry.reason:
-            await asyncio.sleep(0.05)
-        assert (entry.state, repository.ready) == ("UNAVAILABLE", False)
-        with pytest.raises(RequestError, match="model 'times' has failed, and is loaded again: a fault") as raised:
-            repository.find("times")
-        assert raised.value.status is Status.UNAVAILABLE
-        looking.cancel()
-        await repository.close()
-
-    asyncio.run(asyncio.wait_for(check(), 60))
+@in_a_loop
+async def test_a_failed_model_that_cannot_be_loaded_is_unavailable(config: Path, tmp_path: Path) -> None:
+    repository = repository_of(config)
+    await repository.load_all()
+    (endpoint,) = repository.endpoints()
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    fail(endpoint)
+    looking = asyncio.ensure_future(repository.reload_failed())
+    entry = repository.models["times"]
+    while "model.onnx" not in entry.reason:
+        await asyncio.sleep(0.05)
+    assert (entry.state, repository.ready) == ("UNAVAILABLE", False)
+    with pytest.raises(RequestError, match="model 'times' has failed, and is loaded again: a fault") as raised:
+        repository.find("times")
+    assert raised.value.status is Status.UNAVAILABLE
+    looking.cancel()
+    await repository.close()
 
 
 @pytest.mark.parametrize("place", ["path", "names", "type", "version"])
@@ -468,74 +458,64 @@ def test_a_wrong_table_of_a_network(
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_load_goes_on_when_the_client_that_asked_has_gone(config: Path, loads: GatedLoads) -> None:
-    async def check() -> None:
-        repository = repository_of(config)
-        asked = asyncio.ensure_future(repository.load("times"))
-        assert await asyncio.to_thread(loads.begun.wait, 60)
-        asked.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asked
-        loads.gate.set()
-        while repository.models["times"].state != "READY":
-            await asyncio.sleep(0.01)
-        assert list(repository.endpoints()) == loads.endpoints
-        await repository.close()
-
-    asyncio.run(asyncio.wait_for(check(), 60))
-    assert loads.are_closed()
+@in_a_loop
+async def test_a_load_goes_on_when_the_client_that_asked_has_gone(config: Path, loads: GatedLoads) -> None:
+    repository = repository_of(config)
+    asked = asyncio.ensure_future(repository.load("times"))
+    assert await asyncio.to_thread(loads.begun.wait, 60)
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    loads.gate.set()
+    while repository.models["times"].state != "READY":
+        await asyncio.sleep(0.01)
+    assert list(repository.endpoints()) == loads.endpoints
+    await repository.close()
 
 
 @pytest.mark.parametrize("end", ["close", "remove"])
-def test_a_model_that_is_loaded_too_late_is_closed(config: Path, loads: GatedLoads, end: str) -> None:
+@in_a_loop
+async def test_a_model_that_is_loaded_too_late_is_closed(config: Path, loads: GatedLoads, end: str) -> None:
     """The server ends meanwhile, or the configuration has lost it."""
-
-    async def check() -> None:
-        repository = repository_of(config)
-        loading = asyncio.ensure_future(repository.load_all())
-        assert await asyncio.to_thread(loads.begun.wait, 60)
-        if end == "close":
-            loading.cancel()
-            closing = asyncio.ensure_future(repository.close())
-            await asyncio.sleep(0.1)
-            loads.gate.set()
-            await closing
-            return
+    repository = repository_of(config)
+    loading = asyncio.ensure_future(repository.load_all())
+    assert await asyncio.to_thread(loads.begun.wait, 60)
+    if end == "close":
+        loading.cancel()
+        closing = asyncio.ensure_future(repository.close())
+        await asyncio.sleep(0.1)
+        loads.gate.set()
+        await closing
+    else:
         await repository.remove("times")
         loads.gate.set()
         with pytest.raises(ConfigError, match="'times' was taken out of the configuration while it was loaded"):
             await loading
         await repository.close()
-
-    asyncio.run(asyncio.wait_for(check(), 60))
     assert len(loads.endpoints) == 1
-    assert loads.are_closed()
 
 
-def test_a_model_that_is_unloaded_while_it_is_loaded_stays_unloaded(config: Path, loads: GatedLoads) -> None:
+@in_a_loop
+async def test_a_model_that_is_unloaded_while_it_is_loaded_stays_unloaded(config: Path, loads: GatedLoads) -> None:
     data = json.loads(config.read_text())
     data["models"]["later"] = data["models"]["times"]
     config.write_text(json.dumps(data))
-
-    async def check() -> None:
-        repository = repository_of(config)
-        loading = asyncio.ensure_future(repository.load_all())
-        assert await asyncio.to_thread(loads.begun.wait, 60)
-        for name in ("times", "later"):
-            await repository.unload(name)
-        loads.gate.set()
-        await loading
-        assert {(entry.state, entry.reason) for entry in repository.models.values()} == {("UNAVAILABLE", "unloaded")}
-        assert repository.ready
-        await repository.load("later")
-        assert [endpoint.name for endpoint in repository.endpoints()] == ["later"]
-        await repository.close()
-
-    asyncio.run(asyncio.wait_for(check(), 60))
-    assert loads.are_closed()
+    repository = repository_of(config)
+    loading = asyncio.ensure_future(repository.load_all())
+    assert await asyncio.to_thread(loads.begun.wait, 60)
+    for name in ("times", "later"):
+        await repository.unload(name)
+    loads.gate.set()
+    await loading
+    assert {(entry.state, entry.reason) for entry in repository.models.values()} == {("UNAVAILABLE", "unloaded")}
+    assert repository.ready
+    await repository.load("later")
+    assert [endpoint.name for endpoint in repository.endpoints()] == ["later"]
+    await repository.close()
 
 
-def test_the_end_of_the_server_ends_a_warm_up(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_a_loop
+async def test_the_end_of_the_server_ends_a_warm_up(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warm_up, begun, gate = Pipeline.warm_up, threading.Event(), threading.Event()
 
     def gated(pipeline: Pipeline[Any], *arguments: Any) -> None:
@@ -544,28 +524,15 @@ def test_the_end_of_the_server_ends_a_warm_up(config: Path, monkeypatch: pytest.
         warm_up(pipeline, *arguments)
 
     monkeypatch.setattr(Pipeline, "warm_up", gated)
-
-    async def check() -> None:
-        repository = repository_of(config)
-        loading = asyncio.ensure_future(repository.load_all())
-        assert await asyncio.to_thread(begun.wait, 60)
-        closing = asyncio.ensure_future(repository.close())
-        await asyncio.sleep(0.1)
-        gate.set()
-        with pytest.raises(ClosedError, match="the server stops"):
-            await loading
-        await closing
-
-    asyncio.run(asyncio.wait_for(check(), 60))
-
-
-def test_a_server_that_is_not_ready_in_time(config: Path, loads: GatedLoads) -> None:
-    server = Server(config)
-    with pytest.raises(DeadlineExceeded, match=r"not ready within 0\.2 s"):
-        server.start(timeout=0.2)
-    loads.gate.set()
-    server.stop()
-    assert loads.are_closed()
+    repository = repository_of(config)
+    loading = asyncio.ensure_future(repository.load_all())
+    assert await asyncio.to_thread(begun.wait, 60)
+    closing = asyncio.ensure_future(repository.close())
+    await asyncio.sleep(0.1)
+    gate.set()
+    with pytest.raises(ClosedError, match="the server stops"):
+        await loading
+    await closing
 
 
 @pytest.mark.parametrize("protocols", [("http", "grpc"), ("grpc",), ("http",)])

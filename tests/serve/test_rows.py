@@ -10,6 +10,7 @@ import numpy as np
 import onnx_models
 import pytest
 import serve_models
+from waiting import in_a_loop
 
 import infersdk
 from infersdk.serve.errors import RequestError
@@ -46,7 +47,8 @@ def request_for(target: RegionPart, rows: int, value: int) -> InferRequest:
     return InferRequest("simple", "1", "", {"INPUT0": a, "INPUT1": np.full_like(a, value)}, outputs)
 
 
-def test_requests_of_one_batch_write_to_their_own_memory(tmp_path: Path) -> None:
+@in_a_loop
+async def test_requests_of_one_batch_write_to_their_own_memory(tmp_path: Path) -> None:
     """One whose memory is too small fails alone."""
     path = serve_models.simple(tmp_path / "simple.onnx")
     endpoint = NetworkEndpoint("simple", "1", infersdk.load(path, "onnxruntime", max_batch=8, threads=1), {}, None)
@@ -60,11 +62,9 @@ def test_requests_of_one_batch_write_to_their_own_memory(tmp_path: Path) -> None
         async with service.infer(request) as response:
             return response
 
-    async def run() -> list[Any]:
-        requests = [request_for(part, rows, i) for i, (part, rows) in enumerate(zip(parts, (3, 1, 2, 1), strict=True))]
-        return await asyncio.gather(*map(response_to, requests), return_exceptions=True)
-
-    *found, failed = asyncio.run(run())
+    requests = [request_for(part, rows, i) for i, (part, rows) in enumerate(zip(parts, (3, 1, 2, 1), strict=True))]
+    responses: list[Any] = await asyncio.gather(*map(response_to, requests), return_exceptions=True)
+    *found, failed = responses
     assert isinstance(failed, RequestError)
     assert "'OUTPUT0' (63 bytes) should be at least 64 bytes" in failed.message
     for value, (rows, region, response) in enumerate(zip((3, 1, 2), regions, found, strict=True)):

@@ -57,10 +57,8 @@ def tables(folder: Path) -> dict[str, Any]:
     rows = onnx_models.save(
         folder / "rows.onnx", [node("Mul", "x three", "m"), node("Add", "m one", "y")], sides[:1], sides[1:], weights
     )
-    gather = onnx_models.save(
-        folder / "gather.onnx", [node("Gather", "table index", "y", axis=0)], [value("index", ["batch"], "int64")],
-        [value("y", ["batch", 4])], {"table": TABLE},
-    )  # fmt: skip
+    nodes = [node("Gather", "table index", "y", axis=0)]
+    gather = onnx_models.save(folder / "gather.onnx", nodes, "int64[batch] index", "float[batch,4] y", {"table": TABLE})
     free = [value("x", ["rows", "columns"]), value("y", ["rows", "columns"])]
     whole = onnx_models.save(folder / "whole.onnx", [node("Neg", "x", "y")], free[:1], free[1:])
     one = {"options": {"threads": 1}}

@@ -61,8 +61,7 @@ def checked(path: Path, x: np.ndarray) -> Counter[str]:
 def test_forms(form: str, tmp_path: Path) -> None:
     kernel = RNG.normal(size=(3, 3, 1, 1)).astype(np.float32)
     nodes = [*nodes_of(FORMS[form], y="z"), node("Conv", "z w", "y")]
-    path = save(tmp_path / "m.onnx", nodes, [value("x", ["n", 3, 5, 4])], [value("y", ["n", 3, 5, 4])],
-                weights(w=kernel), opset=13)  # fmt: skip
+    path = save(tmp_path / "m.onnx", nodes, "float[n,3,5,4] x", "float[n,3,5,4] y", weights(w=kernel), opset=13)
     left = checked(path, (RNG.normal(size=(2, 3, 5, 4)) * 4).astype(np.float32))
     assert left == {"HardSigmoid": 1, "Mul": 1, "Conv": 1}
 
@@ -112,8 +111,7 @@ def test_what_others_need_stays(tmp_path: Path) -> None:
 def test_other_graphs_stay(lines: list[str], tmp_path: Path) -> None:
     nodes = [*nodes_of(lines, y="z"), node("Conv", "z w", "y")]
     ones = np.ones((3, 3, 1, 1), np.float32)
-    path = save(tmp_path / "m.onnx", nodes, [value("x", ["n", 3, 5, 4])], [value("y", ["n", 3, 5, 4])],
-                weights(w=ones), opset=13)  # fmt: skip
+    path = save(tmp_path / "m.onnx", nodes, "float[n,3,5,4] x", "float[n,3,5,4] y", weights(w=ones), opset=13)
     assert prepared_model(path, [HardSwish()]) is None
     assert not HardSwish().concerns(_source(save(tmp_path / "r.onnx", [node("Relu", "x", "y")], [value("x", ["n"])],
                                                  [value("y", ["n"])])))  # fmt: skip
@@ -191,8 +189,7 @@ def test_a_user_in_a_branch_stays(tmp_path: Path) -> None:
         *nodes_of(["Add x three a", "Clip a zero six b"]),
         node("If", "yes", "y", then_branch=then, else_branch=other),
     ]
-    path = save(tmp_path / "m.onnx", nodes, [value("x", [2, 5])], [value("y", None)],
-                weights(yes=np.asarray(True)), opset=13)  # fmt: skip
+    path = save(tmp_path / "m.onnx", nodes, "float[2,5] x", "float[] y", weights(yes=np.asarray(True)), opset=13)
     model = read_model(path.read_bytes())
     assert not HardSwish().apply(model)
     x = (RNG.normal(size=(2, 5)) * 4).astype(np.float32)

@@ -189,10 +189,7 @@ def test_scales_per_channel_in_an_opset_that_lacks_them(
         node("Conv", "x w", "a"), node("Relu", "a", "r"), node("Conv", "r v", "b"), node("Add", "b b", "c"),
         node("Squeeze", "c", "y", axes=[0]),
     ]  # fmt: skip
-    source = save(
-        tmp_path / "m.onnx", numbered(nodes), [value("x", [1, 3, 12, 12])], [value("y", [4, 8, 8])], weights,
-        opset=opset,
-    )  # fmt: skip
+    source = save(tmp_path / "m.onnx", numbered(nodes), "float[1,3,12,12] x", "float[4,8,8] y", weights, opset=opset)
     x = data[0][:1]
     made = quantised(
         source, [x], form="QOperator", activation_type="QUInt8", weight_type="QInt8", per_channel=True,

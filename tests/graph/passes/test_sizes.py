@@ -57,10 +57,9 @@ def test_what_cannot_be_freed_is_named(tmp_path: Path) -> None:
     path = detector(tmp_path / "a.onnx", 32, 32)  # it takes the cells of its first level, up to a constant
     with pytest.raises(UnsupportedModelError, match=r"\(Slice\).*cannot be computed from the size of the image"):
         changed(path, FreeSize(4))
-    x = value("x", [1, 3, 8, 8])
-    grid = np.random.default_rng(0).random((1, 3, 8, 8), dtype=np.float32)
-    outputs = [value("y", [1, 3, 8, 8])]
-    path = models.save(tmp_path / "b.onnx", [node("Add", "x noise", "y")], [x], outputs, {"noise": grid})
+    noise = {"noise": np.random.default_rng(0).random((1, 3, 8, 8), dtype=np.float32)}
+    sides = "float[1,3,8,8] x", "float[1,3,8,8] y"
+    path = models.save(tmp_path / "b.onnx", [node("Add", "x noise", "y")], *sides, noise)
     with pytest.raises(UnsupportedModelError, match="is not a grid of positions"):
         changed(path, FreeSize(2))
     with pytest.raises(UnsupportedModelError, match="images of 8 x 8 have no smaller multiple"):
@@ -254,21 +253,14 @@ def test_states_of_zero_go(tmp_path: Path) -> None:
 )
 def test_what_works_on_a_whole_batch_is_refused(tmp_path: Path, nodes: Any, weights: Any, why: str) -> None:
     batch = 2 if "two" in weights else 1
-    path = models.save(
-        tmp_path / "m.onnx", [node(kind, a, b, name="odd", **dict(*more)) for kind, a, b, *more in nodes],
-        [value("x", [batch, 4])], [value("y", None)], weights,
-    )  # fmt: skip
+    made = [node(kind, a, b, name="odd", **dict(*more)) for kind, a, b, *more in nodes]
+    path = models.save(tmp_path / "m.onnx", made, f"float[{batch},4] x", "float[] y", weights)
     with pytest.raises(UnsupportedModelError, match=f"(node 'odd'|output 'y') .*{why}"):
         open_graph(path).apply(FreeBatch())
 
 
 def test_inputs_without_a_common_batch(tmp_path: Path) -> None:
-    path = models.save(
-        tmp_path / "m.onnx",
-        [node("MatMul", "x z", "y")],
-        [value("x", [2, 4]), value("z", [4, 3])],
-        [value("y", [2, 3])],
-    )
+    path = models.save(tmp_path / "m.onnx", [node("MatMul", "x z", "y")], "float[2,4] x, float[4,3] z", "float[2,3] y")
     with pytest.raises(UnsupportedModelError, match="the first axes of the inputs differ"):
         open_graph(path).apply(FreeBatch())
 
@@ -276,10 +268,8 @@ def test_inputs_without_a_common_batch(tmp_path: Path) -> None:
 def test_positions_that_were_learnt_keep_their_size(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     nodes = [node("Reshape", "x flat", "r"), node("Add", "r positions", "y", name="embed")]
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [value("x", [1, 3, 4, 4])], [value("y", [1, 3, 16])],
-        {"flat": np.asarray([1, 3, 16]), "positions": rng.random((1, 3, 16), dtype=np.float32)},
-    )  # fmt: skip
+    weights = {"flat": np.asarray([1, 3, 16]), "positions": rng.random((1, 3, 16), dtype=np.float32)}
+    path = models.save(tmp_path / "m.onnx", nodes, "float[1,3,4,4] x", "float[1,3,16] y", weights)
     with pytest.raises(
         UnsupportedModelError, match=r"node 'embed'.*\[1, 3, 16\] depends on the size and is not a grid"
     ):
@@ -290,10 +280,8 @@ def test_a_size_that_the_strides_do_not_divide(tmp_path: Path) -> None:
     nodes = [node("MaxPool", "x", "p", kernel_shape=[2, 2], strides=[2, 2]),
              node("Resize", "p  scales", "u"), node("Concat", "x u", "y", axis=1, name="skip")]  # fmt: skip
     nodes[1] = onnx.helper.make_node("Resize", ["p", "", "scales"], ["u"], mode="nearest")
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [value("x", [1, 3, 4, 4])], [value("y", [1, 6, 4, 4])],
-        {"scales": np.asarray([1, 1, 2, 2], np.float32)},
-    )  # fmt: skip
+    weights = {"scales": np.asarray([1, 1, 2, 2], np.float32)}
+    path = models.save(tmp_path / "m.onnx", nodes, "float[1,3,4,4] x", "float[1,6,4,4] y", weights)
     assert run(changed(path, ResizeInput(8, 6)), np.ones((1, 3, 6, 8), np.float32))[0].shape == (1, 6, 6, 8)
     with pytest.raises(UnsupportedModelError, match=r"node 'skip' \(Concat\) does not fit"):
         open_graph(path).apply(ResizeInput(7, 8))
@@ -310,10 +298,8 @@ def test_a_sum_with_columns_for_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("start", "end"), [(4, 8), (0, 4)])
 def test_a_half_of_the_columns(tmp_path: Path, start: int, end: int) -> None:
     limits = {"start": np.asarray([start]), "end": np.asarray([end]), "axis": np.asarray([3])}
-    path = models.save(
-        tmp_path / "m.onnx", [node("Slice", "x start end axis", "y", name="half")], [value("x", [1, 3, 8, 8])],
-        [value("y", [1, 3, 8, 4])], limits,
-    )  # fmt: skip
+    nodes = [node("Slice", "x start end axis", "y", name="half")]
+    path = models.save(tmp_path / "m.onnx", nodes, "float[1,3,8,8] x", "float[1,3,8,4] y", limits)
     with pytest.raises(UnsupportedModelError, match=r"node 'half' .*its limit 4 of 8 has no known equivalent in 16"):
         open_graph(path).apply(ResizeInput(16, 16))
 
@@ -321,10 +307,9 @@ def test_a_half_of_the_columns(tmp_path: Path, start: int, end: int) -> None:
 def test_sizes_that_resize_is_given(tmp_path: Path) -> None:
     resize = onnx.helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear", name="up")
     for batch, one, want in ((1, FreeBatch(), (3, 3, 8, 8)), (1, ResizeInput(6, 8), (1, 3, 16, 12))):
-        path = models.save(
-            tmp_path / "m.onnx", [resize], [value("x", [batch, 3, 4, 4])], [value("y", [batch, 3, 8, 8])],
-            {"sizes": np.asarray([batch, 3, 8, 8])},
-        )  # fmt: skip
+        inputs, outputs = f"float[{batch},3,4,4] x", f"float[{batch},3,8,8] y"
+        sizes = {"sizes": np.asarray([batch, 3, 8, 8])}
+        path = models.save(tmp_path / "m.onnx", [resize], inputs, outputs, sizes)
         shape = (3, 3, 4, 4) if isinstance(one, FreeBatch) else (1, 3, 8, 6)
         x = np.random.default_rng(0).random(shape, dtype=np.float32)
         (got,) = run(changed(path, one), x)
@@ -380,10 +365,8 @@ _PLACE = "a constant with positions in an input"
 )  # fmt: skip
 def test_what_is_for_one_size_is_refused(tmp_path: Path, nodes: Any, constant: Any, why: str) -> None:
     weights = {"c": np.asarray(constant)} | ({"b": np.ones((1, 8), np.float32)} if nodes[-1][0] == "ScatterND" else {})
-    path = models.save(
-        tmp_path / "m.onnx", [node(kind, a, b, **dict(*more)) for kind, a, b, *more in nodes],
-        [value("x", [1, 3, 8, 8])], [value("y", None)], weights,
-    )  # fmt: skip
+    made = [node(kind, a, b, **dict(*more)) for kind, a, b, *more in nodes]
+    path = models.save(tmp_path / "m.onnx", made, "float[1,3,8,8] x", "float[] y", weights)
     with pytest.raises(UnsupportedModelError, match=f"{nodes[-1][0]}.* does not support other input sizes: .*{why}"):
         open_graph(path).apply(ResizeInput(4, 4))
 

@@ -29,11 +29,8 @@ FLOAT, HALF = 1, 10
 def path(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     nodes = [models.node("MatMul", "x w", "a"), models.node("Relu", "a", "b"), models.node("MatMul", "b v", "y")]
-    weights = {"w": rng.normal(size=(64, 64)) / 8, "v": rng.normal(size=(64, 4)) / 8}
-    return models.save(
-        tmp_path / "net.onnx", nodes, [models.value("x", ("n", 64))], [models.value("y", ("n", 4))],
-        {name: array.astype(np.float32) for name, array in weights.items()},
-    )  # fmt: skip
+    weights = {name: (rng.normal(size=(64, n)) / 8).astype(np.float32) for name, n in (("w", 64), ("v", 4))}
+    return models.save(tmp_path / "net.onnx", nodes, "float[n,64] x", "float[n,4] y", weights)
 
 
 def convert(path: Path, **settings: Any) -> Any:
@@ -96,9 +93,7 @@ def test_a_model_that_is_not_fp32(path: Path, tmp_path: Path) -> None:
         ToFloat16(keep_nodes=("MatMul_0",)).apply(half)
     weights = {"w": np.eye(4, dtype=np.int8), "s": np.float32(0.1), "z": np.int8(0)}
     nodes = [models.node("DequantizeLinear", "w s z", "dw"), models.node("MatMul", "x dw", "y")]
-    quantized = models.save(
-        tmp_path / "q.onnx", nodes, [models.value("x", ("n", 4))], [models.value("y", ("n", 4))], weights
-    )
+    quantized = models.save(tmp_path / "q.onnx", nodes, "float[n,4] x", "float[n,4] y", weights)
     with pytest.raises(UnsupportedModelError, match="convert the original fp32 model"):
         ToFloat16().apply(read_model(quantized))
 
@@ -106,10 +101,7 @@ def test_a_model_that_is_not_fp32(path: Path, tmp_path: Path) -> None:
 def test_a_weight_that_both_sides_take_is_there_in_both_types(tmp_path: Path) -> None:
     nodes = [models.node("MatMul", "x w", "a", name="half"), models.node("MatMul", "a w", "b", name="full"),
              models.node("MatMul", "b w", "y")]  # fmt: skip
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4))], [models.value("y", ("n", 4))],
-        {"w": np.eye(4, dtype=np.float32)},
-    )  # fmt: skip
+    path = models.save(tmp_path / "m.onnx", nodes, "float[n,4] x", "float[n,4] y", {"w": np.eye(4, dtype=np.float32)})
     proto = convert(path, keep_nodes=("full",))
     types = types_of(proto)
     assert types["w"] == FLOAT
@@ -124,10 +116,8 @@ def test_constants_of_a_kept_node_are_not_rounded(tmp_path: Path) -> None:
     third = onnx.numpy_helper.from_array(np.asarray([1 / 3], np.float32))
     nodes = [models.node("Constant", "", "c", value=third), models.node("Mul", "x c", "z", name="exact"),
              models.node("MatMul", "x w", "a"), models.node("Mul", "a c", "y")]  # fmt: skip
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4))],
-        [models.value("y", ("n", 4)), models.value("z", ("n", 4))], {"w": np.eye(4, dtype=np.float32)},
-    )  # fmt: skip
+    weights = {"w": np.eye(4, dtype=np.float32)}
+    path = models.save(tmp_path / "m.onnx", nodes, "float[n,4] x", "float[n,4] y, float[n,4] z", weights)
     x = np.random.default_rng(0).random((2, 4), dtype=np.float32)
     y, z = run(convert(path, keep_nodes=("exact",)).SerializeToString(), {"x": x}, optimized=False)
     np.testing.assert_array_equal(z, x * np.float32(1 / 3))
@@ -171,10 +161,8 @@ def test_branches_are_converted_within(tmp_path: Path) -> None:
     nodes = [models.node("MatMul", "x w", "h"),
              models.node("If", "c", "b", name="if", then_branch=branch("w"), else_branch=branch("u")),
              models.node("MatMul", "b u", "m"), models.node("MatMul", "m w", "y")]  # fmt: skip
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4)), models.value("c", (), "bool")],
-        [models.value("y", ("n", 4))], {"w": np.eye(4, dtype=np.float32), "u": 2 * np.eye(4, dtype=np.float32)},
-    )  # fmt: skip
+    weights = {"w": np.eye(4, dtype=np.float32), "u": 2 * np.eye(4, dtype=np.float32)}
+    path = models.save(tmp_path / "m.onnx", nodes, "float[n,4] x, bool c", "float[n,4] y", weights)
     x = np.random.default_rng(0).random((2, 4), dtype=np.float32)
     proto = convert(path)
     inner = next(node for node in proto.graph.node if node.op_type == "If").attribute[0].g
@@ -190,10 +178,8 @@ def test_branches_are_converted_within(tmp_path: Path) -> None:
 
 def test_an_input_that_is_an_output_as_well(tmp_path: Path) -> None:
     nodes = [models.node("MatMul", "x w", "y")]
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [models.value("x", ("n", 4))],
-        [models.value("y", ("n", 4)), models.value("x", ("n", 4))], {"w": np.eye(4, dtype=np.float32)},
-    )  # fmt: skip
+    weights = {"w": np.eye(4, dtype=np.float32)}
+    path = models.save(tmp_path / "m.onnx", nodes, "float[n,4] x", "float[n,4] y, float[n,4] x", weights)
     x = np.random.default_rng(0).random((2, 4), dtype=np.float32)
     np.testing.assert_array_equal(run(convert(path).SerializeToString(), {"x": x})[1], x)
     assert run(convert(path, keep_io=False).SerializeToString(), {"x": x.astype(np.float16)})[1].dtype == np.float16

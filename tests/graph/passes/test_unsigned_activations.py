@@ -82,9 +82,7 @@ def test_an_activation_that_a_branch_takes_as_it_is_stays(tmp_path: Path) -> Non
         node("If", "c", "r", then_branch=inner, else_branch=inner),
     ]
     weights = {"s": np.float32(0.05), "z": np.int8(0).reshape(()), "c": np.asarray(True)}
-    path = save(
-        tmp_path / "m.onnx", nodes, [value("x", ["n"])], [value("y", ["n"]), value("r", ["n"], "int8")], weights
-    )
+    path = save(tmp_path / "m.onnx", nodes, "float[n] x", "float[n] y, int8[n] r", weights)
     assert prepared(path) is None
 
 

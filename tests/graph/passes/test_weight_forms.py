@@ -23,9 +23,7 @@ node, value, run = models.node, models.value, models.run
 def test_indices_of_32_bits(tmp_path: Path) -> None:
     weights = {"i": np.asarray([2, 0, -1]), "shape": np.asarray([3, 1]), "far": np.asarray([2**40])}
     nodes = [node("Gather", "x i", "g"), node("Reshape", "g shape", "y"), node("Add", "far far", "z")]
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [value("x", (3,))], [value("y", (3, 1)), value("z", (1,), "int64")], weights
-    )
+    path = models.save(tmp_path / "m.onnx", nodes, "float[3] x", "float[3,1] y, int64[1] z", weights)
     graph = open_graph(path)
     assert graph.apply(NarrowIndices())
     assert {name: array.dtype.name for name, array in graph.weights.items()} == {
@@ -44,9 +42,8 @@ def test_constants_that_repeat(tmp_path: Path) -> None:
     nodes = [node("Mul", "x a", "m"), node("Add", "m real", "y"), node("Add", "one alone", "z")]
     weights["one"] = np.ones((1, 1), np.float32)
     path = models.save(
-        tmp_path / "m.onnx", nodes, [value("x", ("n", 2, 16, 16, 2))],
-        [value("y", ("n", 2, 16, 16, 2)), value("z", (1, 512))], weights,
-    )  # fmt: skip
+        tmp_path / "m.onnx", nodes, "float[n,2,16,16,2] x", "float[n,2,16,16,2] y, float[1,512] z", weights
+    )
     graph = open_graph(path)
     assert graph.apply(ShrinkConstants())
     shapes = {name: array.shape for name, array in graph.weights.items()}
@@ -97,9 +94,7 @@ def test_cleaned_up(tmp_path: Path) -> None:
     ]  # fmt: skip
     arrays = {name: array.astype(np.float32) for name, array in weights.items()}
     arrays |= {"zero": np.asarray(0), "axis": np.asarray([0]), "rest": np.asarray([-1])}
-    path = models.save(
-        tmp_path / "m.onnx", nodes, [value("x", ("n", 3, 6, 6))], [value("y", ("n", 64))], arrays, metadata={"k": "v"}
-    )
+    path = models.save(tmp_path / "m.onnx", nodes, "float[n,3,6,6] x", "float[n,64] y", arrays, metadata={"k": "v"})
     graph = open_graph(path)
     assert graph.apply(CleanUp())
     assert {"Conv", "Reshape"} <= {one.op_type for one in graph.nodes()} <= {"Conv", "Mul", "Reshape"}
@@ -161,9 +156,7 @@ def test_real_models_cleaned_up(assets: Path, name: str, most: int, shape: tuple
 def test_the_sign_of_zeros_stays(tmp_path: Path) -> None:
     zeros = np.zeros((1, 512), np.float32)
     zeros[0, ::2] = -0.0
-    path = models.save(
-        tmp_path / "m.onnx", [node("Div", "x a", "y")], [value("x", ("n", 512))], [value("y", ("n", 512))], {"a": zeros}
-    )
+    path = models.save(tmp_path / "m.onnx", [node("Div", "x a", "y")], "float[n,512] x", "float[n,512] y", {"a": zeros})
     graph = open_graph(path)
     assert not graph.apply(ShrinkConstants())
     assert np.signbit(graph.weights["a"]).tolist() == np.signbit(zeros).tolist()

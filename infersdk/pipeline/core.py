@@ -221,7 +221,7 @@ class PipelineCore(PipelineState):
             self.closing = True
             self.scheduler.draining |= drain  # otherwise later: a request that is withdrawn must not leave
             left_over = [] if drain else [*self.scheduler.queue, *self.scheduler.requests()]
-            self.wake_all()
+            self.scheduler.wake_all()
         errors = []
         for request in left_over:
             try:
@@ -236,11 +236,11 @@ class PipelineCore(PipelineState):
     def _wait_until_ended(self) -> None:
         with self.lock:
             self.scheduler.draining = True
-            self.wake_all()
+            self.scheduler.wake_all()
             while self.fault is None and (not self.scheduler.idle or self.scheduler.queue):
                 self.scheduler.drained.wait()
             self.stopped = True
-            self.wake_all()
+            self.scheduler.wake_all()
             while self.running_threads:
                 self.scheduler.drained.wait()
             close_buffers, self._buffers_closed = not self._buffers_closed, True

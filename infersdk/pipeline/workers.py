@@ -59,7 +59,7 @@ class PipelineState:
             for request in stranded:
                 request.settled = True
             self.scheduler.clear_queue()
-            self.wake_all()
+            self.scheduler.wake_all()
         for request in stranded:
             end_request(request, self.fault_error())
 
@@ -75,11 +75,6 @@ class PipelineState:
             )
         error.__cause__ = self.fault
         return error
-
-    def wake_all(self) -> None:
-        """Under the lock."""
-        self.scheduler.wake_all()
-        self.scheduler.drained.notify_all()
 
 
 class PrepareWorkers:

@@ -171,7 +171,11 @@ def load(
             "external_data": external_data, "convert": convert,
         }  # fmt: skip
         given = {key: value for key, value in given.items() if value is not None}
-        return _load_configured(model, {**given, **options})
+        name, table = _configured(model)
+        try:
+            return load_table(name, table, {**given, **options})
+        except ConfigError as error:
+            raise ConfigError(f"{str(model)!r}: {error}") from None
     if backend == AUTO:
         check_precision(precision)
         given = {
@@ -325,15 +329,6 @@ def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     if table["path"].lower().endswith(_CONFIGURATIONS):
         raise ConfigError(f"{str(path)!r}: models.{name}: path {table['path']!r} is a configuration, not a model file")
     return name, table
-
-
-def _load_configured(path: str | os.PathLike[str], given: Mapping[str, Any]) -> Infer:
-    """Loads the model of a configuration of one model."""
-    name, table = _configured(path)
-    try:
-        return load_table(name, table, given)
-    except ConfigError as error:
-        raise ConfigError(f"{str(path)!r}: {error}") from None
 
 
 def load_table(name: str, table: Mapping[str, Any], given: Mapping[str, Any]) -> Infer:

@@ -191,7 +191,7 @@ def dtype_code(dtype: npt.DTypeLike) -> int:
         raise DTypeError(f"a tensor cannot hold {dtype!r}; use one of {', '.join(_NAMES)}") from None
 
 
-_FLOATS = {np.dtype(name): _CODES[np.dtype(name)] for name in ("float32", "float16")}
+_FLOATS: dict[np.dtype[Any], int] = {np.dtype(name): _CODES[np.dtype(name)] for name in ("float32", "float16")}
 
 
 def float_code(what: str, dtype: npt.DTypeLike) -> int:

@@ -59,7 +59,6 @@ class PipelineCore(PipelineState):
         self.threads = [*self.workers.threads]
         for group in self.groups:
             self.threads += BatchRunners(self, group, self.workers).threads
-        self.running_threads |= set(self.threads)
         try:
             for thread in self.threads:
                 thread.start()
@@ -234,15 +233,14 @@ class PipelineCore(PipelineState):
                 self.scheduler.drained.wait()
             self.stopped = True
             self.scheduler.wake_all()
-            while self.running_threads:
-                self.scheduler.drained.wait()
+        for thread in self.threads:
+            thread.join()
+        with self.lock:
             close_buffers, self._buffers_closed = not self._buffers_closed, True
         if close_buffers:
             for group in self.groups:
                 for batch in group.batches:
                     batch.buffer.close()
-        for thread in self.threads:
-            thread.join()
 
     # ---- the rest ----
 

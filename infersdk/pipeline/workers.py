@@ -31,7 +31,6 @@ class PipelineState:
         self.name = name
         self.statistics = Statistics()
         self.scheduler = Scheduler(self.groups, max_delay, self.statistics, self.lock)
-        self.running_threads = set[threading.Thread]()
 
     def thread(self, name: str, work: Callable[[], None]) -> PipelineThread:
         """A thread of this pipeline, which is not started. An exception of its work is a fault of the pipeline."""
@@ -41,10 +40,6 @@ class PipelineState:
                 work()
             except BaseException as error:
                 self.thread_failed(error)
-            finally:
-                with self.lock:
-                    self.running_threads.discard(threading.current_thread())
-                    self.scheduler.drained.notify_all()
 
         return PipelineThread(target=run, name=f"{self.name}-{name}", daemon=True)
 

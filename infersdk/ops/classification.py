@@ -23,7 +23,6 @@ __all__ = ["NO_CLASS", "class_map", "class_numbers", "topk"]
 NO_CLASS: int = lib.IFS_NO_CLASS
 
 _LAYOUTS = {"chw": lib.IFS_LAYOUT_CHW, "hwc": lib.IFS_LAYOUT_HWC}
-_INT32S, _FLOATS = ffi.typeof("int32_t[]"), ffi.typeof("float[]")
 
 
 def topk(
@@ -56,7 +55,7 @@ def topk(
     class_ids = np.empty(shape, np.int32)
     best = np.empty(shape, np.float32)
     source = ffi.from_buffer(scores)
-    ids_c, best_c = ffi.from_buffer(_INT32S, class_ids), ffi.from_buffer(_FLOATS, best)
+    ids_c, best_c = ffi.from_buffer("int32_t[]", class_ids), ffi.from_buffer("float[]", best)
     step = n * scores.itemsize
     for row in range(scores.size // n):
         check(lib.ifs_topk(source + row * step, dtype, n, k, softmax, ids_c + row * k, best_c + row * k))

@@ -164,11 +164,13 @@ def load(
     Raises:
         BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
     """
+    given: dict[str, Any] = {
+        "device": device, "precision": precision, "max_batch": max_batch, "custom_ops": custom_ops,
+        "cut_custom_ops": cut_custom_ops,
+    }  # fmt: skip
     if is_configuration(model):
-        given: dict[str, Any] = {
-            "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
-            "while_building": while_building, "custom_ops": custom_ops, "cut_custom_ops": cut_custom_ops or None,
-            "external_data": external_data, "convert": convert,
+        given |= {
+            "backend": backend, "while_building": while_building, "external_data": external_data, "convert": convert,
         }  # fmt: skip
         given = {key: value for key, value in given.items() if value is not None}
         name, table = _configured(model)
@@ -178,10 +180,7 @@ def load(
             raise ConfigError(f"{str(model)!r}: {error}") from None
     if backend == AUTO:
         check_precision(precision)
-        given = {
-            "device": device, "precision": precision, "max_batch": max_batch, "custom_ops": custom_ops,
-            "cut_custom_ops": cut_custom_ops, **options,
-        }  # fmt: skip
+        given |= options
         source = _readable(backend_class("onnxruntime"), model, external_data, convert)
         selection = _imported(_SELECTOR)(source, load, given)
         target = Target.parse(selection.target)

@@ -120,8 +120,8 @@ class PipelineCore(PipelineState):
                 self.thread_failed(error)
             for request in taken:
                 request.cancel()
-            for request in own:  # other threads prepare the other rows
-                self._abandon(request)
+            # Now that they are cancelled: a row that is not prepared must not run. Other threads prepare the others.
+            self.workers.finish([request for request in own if request.preparing], {})
             raise
 
     def _take_in(self, request: Request, refusal: str | None) -> None:
@@ -146,17 +146,6 @@ class PipelineCore(PipelineState):
         self.statistics.in_pipeline -= 1
         self.statistics.rejected += 1
         raise Overloaded(f"all {self.slots} slots of {self.name} were taken for {timeout:g} s")
-
-    def _abandon(self, request: Request) -> None:
-        """A caller does not go on with its own row: the thread that runs the batch must not wait for it, nor run it."""
-        request.cancel()  # first: a row that is not prepared does not run
-        with self.lock:
-            batch = request.batch
-            if not request.preparing or batch is None or self.fault is not None:
-                return
-            self.scheduler.prepared(request)
-            if batch.sealed:
-                self.scheduler.notify_prepared(batch)
 
     # ---- requests that end early ----
 

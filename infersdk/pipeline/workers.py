@@ -106,7 +106,7 @@ class PrepareWorkers:
                 errors[request] = error
             request.prepared_at = (began, monotonic())
         try:
-            self._finish(requests, errors)
+            self.finish(requests, errors)
             return errors
         finally:
             del errors  # their tracebacks refer to this frame: images would wait for the garbage collector
@@ -147,8 +147,8 @@ class PrepareWorkers:
             scheduler.remove(request)
         return expired
 
-    def _finish(self, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
-        """The rows of these requests are prepared; requests that failed to be are ended."""
+    def finish(self, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
+        """No thread prepares the rows of these requests any more; requests that failed to be prepared are ended."""
         failed = []
         with self._state.lock:
             batches = dict.fromkeys(request.batch for request in requests)

@@ -139,12 +139,9 @@ class PipelineCore(PipelineState):
 
     def _give_up(self, request: Request, timeout: float | None) -> None:
         """A caller does not wait any longer for a slot. Under the lock."""
-        if request.batch is not None or request.settled:
+        if request.batch is not None or not self.scheduler.settle(request, "rejected"):
             return  # it has got its slot, or has ended
-        request.settled = True
         self.scheduler.remove(request)
-        self.statistics.in_pipeline -= 1
-        self.statistics.rejected += 1
         raise Overloaded(f"all {self.slots} slots of {self.name} were taken for {timeout:g} s")
 
     # ---- requests that end early ----
@@ -186,11 +183,11 @@ class PipelineCore(PipelineState):
                 "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
             )
 
-    def _check_open(self) -> None:
+    def _check_open(self, when: str = "") -> None:
         if self.fault is not None:
             raise self.fault_error()
         if self.closing:
-            raise ClosedError(f"{self.name} was closed; make a new one")
+            raise ClosedError(f"{self.name} was closed{when}; make a new one")
 
     def close(self, *, drain: bool) -> None:
         """Ends it: with `drain` all requests that were taken in are run first, otherwise those whose batch has not left
@@ -247,7 +244,7 @@ class PipelineCore(PipelineState):
                 buckets, sizes = batch.buffer.buckets(), sizes_to_run(batch.buffer.batch_sizes(), batch.capacity)
                 runs = [(bucket, size) for bucket in reversed(buckets) for size in sizes]
                 for i, (bucket, size) in enumerate(runs):
-                    self._check_not_closing()
+                    self._check_open(" while it warmed up")
                     if progress is not None:
                         what = f"Warming up: instance {done + 1} of {len(batches)}, batch {size}"
                         if len(buckets) > 1:
@@ -266,16 +263,10 @@ class PipelineCore(PipelineState):
         free = self.groups[batch.group].free
         with self.lock:
             while batch not in free:
-                self._check_not_closing()
+                self._check_open(" while it warmed up")
                 self.scheduler.drained.wait()
-            self._check_not_closing()
+            self._check_open(" while it warmed up")
             free.remove(batch)
-
-    def _check_not_closing(self) -> None:
-        if self.fault is not None:
-            raise self.fault_error()
-        if self.closing:
-            raise ClosedError("the pipeline was closed while it warmed up; make a new one")
 
     def stats(self) -> PipelineStats:
         self._check_process()

@@ -173,7 +173,7 @@ class Scheduler:
         self.queue.append(request)
 
     def settle(self, request: Request, outcome: str) -> bool:
-        """Claims the right to end a request, once, and counts it as "failed", "cancelled" or "expired"."""
+        """Claims the right to end a request, once, and counts it as "failed", "cancelled", "expired" or "rejected"."""
         if request.settled:
             return False
         request.settled = True

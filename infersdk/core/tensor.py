@@ -113,6 +113,7 @@ class Tensor(Handle):
     def _reshaped(self) -> None:
         self._views = [None, None]  # they would keep a block that the tensor has outgrown
         self._addresses = [None, None]
+        self._nbytes = int(lib.held_ifs_tensor_nbytes(self._c))
         self._shape: tuple[int, ...] = tuple(lib.held_ifs_tensor_dims(self._c)[0 : lib.held_ifs_tensor_ndim(self._c)])
 
     # ---- creating ----
@@ -241,7 +242,8 @@ class Tensor(Handle):
 
     @property
     def nbytes(self) -> int:
-        return int(lib.held_ifs_tensor_nbytes(self._open))
+        self._open  # noqa: B018 - raises if closed
+        return self._nbytes
 
     @property
     def device(self) -> Device:

@@ -312,7 +312,3 @@ def _printable_warnings() -> Iterator[None]:
 def _discard_output() -> None:
     """Redirects stdout, because Python would write it again at exit and change the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,7 @@ import functools
 import os
 from typing import Any
 
-from ..core.stream import DeviceInfo, device_info
+from ..core.stream import device_info
 from ..errors import InferSDKError
 
 __all__ = ["DeviceMemory", "cuda_index", "free_share", "nvml_handle", "process_bytes", "start_cuda", "used_bytes"]
@@ -93,7 +93,7 @@ def free_share(index: int) -> float:
     return float(info["free_bytes"] / info["total_bytes"]) if info and info["total_bytes"] else 1.0
 
 
-def _info(index: int) -> DeviceInfo | None:
+def _info(index: int) -> dict[str, Any] | None:
     try:
         return device_info(f"cuda:{index}")
     except InferSDKError:

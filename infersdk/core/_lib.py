@@ -106,12 +106,9 @@ def int32(name: str, value: int, least: int = -(2**31)) -> int:
     return value
 
 
-_READ, _WRITE = lib.IFS_READ, lib.IFS_WRITE  # looked up once: each run of a model asks several times
-
-
 def access_code(read: bool, write: bool) -> int:
     """The native code of an access for reading, writing, or both."""
-    return (_READ if read else 0) | (_WRITE if write else 0)
+    return (lib.IFS_READ if read else 0) | (lib.IFS_WRITE if write else 0)
 
 
 class Handle:

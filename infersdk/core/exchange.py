@@ -20,7 +20,7 @@ from ._lib import address, check, ffi, lib, out, returned
 from .device import CPU, Device
 from .memory import device_of
 from .stream import Stream, current_device, device_count
-from .tensor_spec import as_dims, dtype_code
+from .tensor_spec import DTYPES, as_dims, dtype_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,8 @@ __all__ = [
 #: DLPack's numbers of the processor and of CUDA.
 DLPACK_CPU, DLPACK_CUDA = 1, 2
 _KINDS = {"i": 0, "u": 1, "f": 2, "b": 6}
-_BITS = {"i": (8, 16, 32, 64), "u": (8, 16, 32, 64), "f": (16, 32, 64), "b": (8,)}
+_DTYPES = {(_KINDS[dtype.kind], 8 * dtype.itemsize): dtype for dtype in DTYPES.values()}
 _MAX_NDIM = 16  # as the core's IFS_MAX_NDIM
-_LETTERS = {code: letter for letter, code in _KINDS.items()}
 
 
 def _prototype(name: str, result: Any, *arguments: Any) -> Any:
@@ -191,13 +190,13 @@ def _return(managed: Any) -> None:
 
 
 def _dtype_of(dtype: Any) -> np.dtype[Any]:
-    kind, bits = _LETTERS.get(dtype.code), int(dtype.bits)
-    if kind is None or dtype.lanes != 1 or bits not in _BITS[kind]:
+    found = _DTYPES.get((dtype.code, dtype.bits))
+    if found is None or dtype.lanes != 1:
         raise DTypeError(
-            f"DLPack type code {dtype.code} with {bits} bits and {dtype.lanes} lanes is not supported; pass integers "
-            "of 8 to 64 bits, floating point of 16 to 64, or bools of 8"
+            f"DLPack type code {dtype.code} with {dtype.bits} bits and {dtype.lanes} lanes is not supported; pass "
+            "integers of 8 to 64 bits, floating point of 16 to 64, or bools of 8"
         )
-    return np.dtype(f"{kind}{bits // 8}")
+    return found
 
 
 def _sizes(numbers: Any, ndim: int, what: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from .device import Device, memory_ordinal
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Head", "MemoryStats", "MixMemory", "device_of", "is_page_locked", "memory_stats"]
+__all__ = ["Head", "MixMemory", "device_of", "is_page_locked", "memory_stats"]
 
 
 class Head(enum.IntEnum):
@@ -95,14 +95,10 @@ def device_of(at: int) -> int:
     return ordinal
 
 
-class MemoryStats(dict[str, int]):
-    """The bytes that the native core holds: host, pinned (page-locked) and device, now and at their peak; and the
-    number of `memories`.
+def memory_stats() -> dict[str, int]:
+    """The bytes that the tensors of the process hold on the host, page-locked (pinned) and on devices (`*_bytes`), the
+    peaks (`*_peak`), and the number of `memories`.
     """
-
-
-def memory_stats() -> MemoryStats:
-    """The bytes that all tensors of the process hold (`*_bytes`), the peaks (`*_peak`), and the number of memories."""
     stats = out("ifs_memory_stats")
     lib.ifs_get_memory_stats(stats)
-    return MemoryStats((name, int(getattr(stats, name))) for name, _ in ffi.typeof("ifs_memory_stats").fields)
+    return {name: int(getattr(stats, name)) for name, _ in ffi.typeof("ifs_memory_stats").fields}

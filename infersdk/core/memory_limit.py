@@ -23,18 +23,10 @@ if TYPE_CHECKING:
     from .device import Device
     from .tensor_spec import TensorSpec
 
-__all__ = ["MemoryBudget", "Reservation", "charging", "check_option", "tensor_nbytes"]
+__all__ = ["MemoryBudget", "charging", "check_option", "tensor_nbytes"]
 
 
 _PROCESS = "limit the whole process there (docker --memory, systemd-run -p MemoryMax=...)"
-
-
-class Reservation(Handle):
-    """Bytes that count against a budget until it is closed or collected."""
-
-    def __init__(self, budget: Any, nbytes: int) -> None:
-        handle = returned("ifs_reservation *", lib.ifs_reservation_create, budget, nbytes)
-        self._own(handle, lib.ifs_reservation_destroy)
 
 
 class MemoryBudget(Handle):
@@ -83,13 +75,16 @@ class MemoryBudget(Handle):
         """The most bytes that were counted at a time."""
         return int(lib.ifs_budget_peak(self._open))
 
-    def reserve(self, nbytes: int) -> Reservation:
-        """Counts the memory that another library allocates.
+    def reserve(self, nbytes: int) -> Handle:
+        """Counts the memory that another library allocates, until the result is closed or collected.
 
         Raises:
             MemoryLimitError: it does not fit.
         """
-        return Reservation(self._open, nbytes)
+        reservation = Handle()
+        handle = returned("ifs_reservation *", lib.ifs_reservation_create, self._open, nbytes)
+        reservation._own(handle, lib.ifs_reservation_destroy)
+        return reservation
 
     def require(self, needs: Mapping[str, int], remedy: str) -> None:
         """Checks that all of it fits together with the memory in use, before any of it is allocated.

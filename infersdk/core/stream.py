@@ -21,8 +21,7 @@ from ._lib import Handle, address, check, ffi, lib, out, returned, text
 from .device import Device
 
 __all__ = [
-    "CudaGraph", "DeviceInfo", "Event", "Stream", "current_device", "default_stream", "device_count", "device_info",
-    "nvidia_driver",
+    "CudaGraph", "Event", "Stream", "current_device", "default_stream", "device_count", "device_info", "nvidia_driver",
 ]  # fmt: skip
 
 
@@ -47,30 +46,26 @@ def current_device(device: str | Device) -> Iterator[None]:
         returned("int32_t", lib.held_ifs_device_select, previous)
 
 
-class DeviceInfo(dict[str, Any]):
-    """`name`, `compute_capability` (major, minor), `multiprocessors`, `total_bytes` and `free_bytes` of a device."""
-
-
 def device_count() -> int:
     """The number of CUDA devices; 0 without a driver, without a GPU, and in a CPU-only build."""
     count = out("int32_t")
     return int(count[0]) if lib.ifs_device_count(count) == 0 else 0
 
 
-def device_info(device: str | Device = "cuda:0") -> DeviceInfo:
-    """The properties of a CUDA device.
+def device_info(device: str | Device = "cuda:0") -> dict[str, Any]:
+    """The `name`, `compute_capability` (major, minor), `multiprocessors`, `total_bytes` and `free_bytes` of a device.
 
     Raises:
         DeviceUnavailableError: The device does not exist.
     """
     info = returned("ifs_device_info", lib.ifs_get_device_info, _ordinal(device))
-    return DeviceInfo(
-        name=text(info.name),
-        compute_capability=(int(info.major), int(info.minor)),
-        multiprocessors=int(info.multiprocessors),
-        total_bytes=int(info.total_bytes),
-        free_bytes=int(info.free_bytes),
-    )
+    return {
+        "name": text(info.name),
+        "compute_capability": (int(info.major), int(info.minor)),
+        "multiprocessors": int(info.multiprocessors),
+        "total_bytes": int(info.total_bytes),
+        "free_bytes": int(info.free_bytes),
+    }
 
 
 def nvidia_driver() -> str:

@@ -12,7 +12,7 @@ requested is the older one::
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -63,20 +63,6 @@ class _HostView:
         }
 
 
-class _View(NamedTuple):
-    """A NumPy view that `numpy()` gives again.
-
-    Attributes:
-        at: its address.
-        array: the view.
-        generation: of the tensor, if the view holds without a further look as long as that stays; otherwise -1.
-    """
-
-    at: int
-    array: npt.NDArray[Any]
-    generation: int
-
-
 class _Shared:
     """The state of the tensors that share a memory.
 
@@ -118,7 +104,7 @@ class Tensor(Handle):
         self._own(handle, lib.ifs_tensor_destroy)
         self._lender = lender
         self._address = out("void *")
-        self._views: list[_View | None]  # one that is read-only, one that is writable
+        self._views: list[tuple[int, npt.NDArray[Any]] | None]  # by whether they are writable, with their addresses
         self._addresses: list[tuple[int, int] | None]  # by whether it is for writing; see `host_ptr()`
         self._dtype = DTYPES[lib.held_ifs_tensor_dtype(handle)]
         self._reshaped()
@@ -238,14 +224,12 @@ class Tensor(Handle):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        if self._c is None:
-            self._open  # noqa: B018 - raises
+        self._open  # noqa: B018 - raises if closed
         return self._shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        if self._c is None:
-            self._open  # noqa: B018 - raises
+        self._open  # noqa: B018 - raises if closed
         return self._dtype
 
     @property
@@ -259,8 +243,7 @@ class Tensor(Handle):
 
     @property
     def nbytes(self) -> int:
-        if self._c is None:
-            self._open  # noqa: B018 - raises
+        self._open  # noqa: B018 - raises if closed
         return self._nbytes
 
     @property
@@ -344,15 +327,11 @@ class Tensor(Handle):
 
         The view stays valid when the tensor is closed or outgrows its memory; it then shows the old content.
         """
-        cached = self._views[writable]
-        if cached is None or cached.generation != self._shared.resizes:
-            at = self.host_ptr(write=writable)
-            if cached is None or cached.at != at:
-                view = _HostView(self, writable)
-                fixed = self._addresses[writable]  # `host_ptr()` keeps the address of memory of the host alone
-                generation = -1 if fixed is None else fixed[0]
-                cached = self._views[writable] = _View(view.at, np.asarray(view), generation)
-        return cached.array[...]
+        at, cached = self.host_ptr(write=writable), self._views[writable]
+        if cached is None or cached[0] != at:
+            view = _HostView(self, writable)
+            cached = self._views[writable] = view.at, np.asarray(view)
+        return cached[1][...]
 
     def _blocks(self) -> list[Any]:
         """References to its blocks, which keep their memory when the tensor grows or is closed."""

@@ -17,7 +17,9 @@ from ._lib import lib
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["DTYPES", "TensorSpec", "as_array", "as_dims", "as_numbers", "by_name", "dtype_code", "known_shapes"]
+__all__ = [
+    "DTYPES", "TensorSpec", "as_array", "as_dims", "as_numbers", "by_name", "dtype_code", "float_code", "known_shapes",
+]  # fmt: skip
 
 
 class TensorSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -187,6 +189,17 @@ def dtype_code(dtype: npt.DTypeLike) -> int:
         return _CODES[np.dtype(dtype)]
     except (KeyError, TypeError):
         raise DTypeError(f"a tensor cannot hold {dtype!r}; use one of {', '.join(_NAMES)}") from None
+
+
+_FLOATS: dict[np.dtype[Any], int] = {np.dtype(name): _CODES[np.dtype(name)] for name in ("float32", "float16")}
+
+
+def float_code(what: str, dtype: npt.DTypeLike) -> int:
+    """The native number of float32 or float16. Raises DTypeError for other types; `what` is as in "scores are"."""
+    try:
+        return _FLOATS[np.dtype(dtype)]
+    except (KeyError, TypeError):
+        raise DTypeError(f"{what} {dtype}; use float32 or float16") from None
 
 
 def as_dims(shape: Sequence[int]) -> list[int]:

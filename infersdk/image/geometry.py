@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from operator import attrgetter, index
+from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -47,10 +47,9 @@ class Geometry:
     InputError for other sizes.
     """
 
-    __slots__ = ("_c", "_source")
+    __slots__ = ("_c",)
 
     _c: Any  # ifs_geometry *
-    _source: tuple[int, int]
 
     def __init__(self) -> None:
         raise TypeError("create a Geometry by letterbox, letterbox_warp, stretch, resize, resize_crop or affine")
@@ -60,7 +59,6 @@ class Geometry:
         geometry = cls.__new__(cls)
         geometry._c = ffi.new("ifs_geometry *")
         check(function(*args, geometry._c))
-        geometry._source = geometry._c.source_width, geometry._c.source_height
         return geometry
 
     @classmethod
@@ -124,8 +122,10 @@ class Geometry:
         """How pixels are sampled: by OpenCV's INTER_LINEAR resize, or bilinearly through the affine map."""
         return "resize" if self._c.kind == lib.IFS_GEOMETRY_RESIZE else "warp"
 
-    #: (width, height) of the image. Each result asks, so the getter is one of C.
-    source: tuple[int, int] = property(attrgetter("_source"))  # type: ignore[assignment]
+    @property
+    def source(self) -> tuple[int, int]:
+        """(width, height) of the image."""
+        return self._c.source_width, self._c.source_height
 
     @property
     def canvas(self) -> tuple[int, int]:

@@ -402,9 +402,7 @@ def for_other_threads(source: Any) -> Any:
     Other libraries have a current stream for each thread. Readers of the tensor wait for the work that is queued on
     that of the calling thread. An array that cannot be borrowed is returned as it is: reading it raises the error.
     """
-    if isinstance(source, DeviceImage) or not DeviceImage.is_one(source):
-        return source
-    if isinstance(source, Tensor):
+    if isinstance(source, (DeviceImage, Tensor)) or not DeviceImage.is_one(source):
         return source
     try:
         return Tensor.from_dlpack(source, stream=_stream_of(os.getpid(), int(source.__dlpack_device__()[1])))

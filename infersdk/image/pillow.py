@@ -90,15 +90,13 @@ def _copied(image: Image.Image) -> npt.NDArray[np.uint8] | None:
     width, height = image.size
     if not width:
         return None
-    rows = max(min(_core().get_block_size(), _STRIP) // (_MODES[image.mode] * width), 1)
-    whole: npt.NDArray[np.uint8] | None = None
+    channels = _MODES[image.mode]
+    rows = max(min(_core().get_block_size(), _STRIP) // (channels * width), 1)
+    whole = np.empty((height, width) if channels == 1 else (height, width, channels), np.uint8)
     for top in range(0, height, rows):
         strip = _lent(image.crop((0, top, width, min(top + rows, height))))
         if strip is None:
             return None
-        if whole is None:
-            whole = np.empty((height, *strip.shape[1:]), np.uint8)
         whole[top : top + rows] = strip
-    if whole is not None:
-        whole.flags.writeable = False
+    whole.flags.writeable = False
     return whole

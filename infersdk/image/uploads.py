@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -111,15 +110,15 @@ class _Pool:
         self.device = device
         self._lock = threading.Lock()
         self._free: list[_Block] = []
-        self._streams = weakref.WeakSet[Stream]()  # that are on this device
         self._largest = 1  # bytes of an upload so far
         self._batch = ImageBatch(0)
 
     def bring_in(self, uploads: Sequence[Upload], stream: Stream, workers: Workers | None) -> None:
         """See the function of this name. All uploads are of this pool."""
-        if stream not in self._streams or any(upload._lease is None for upload in uploads):
+        if stream.device != self.device:
+            raise ImageError(f"the image is for {self.device}, the model on {stream.device}; copy it there")
+        if any(upload._lease is None for upload in uploads):
             with self._lock:
-                self._check(stream)
                 if missing := [upload for upload in uploads if upload._lease is None]:
                     self._copy(list(dict.fromkeys(missing)), stream, workers)
         # Without the lock: another thread may hold it for the time of a copy.
@@ -127,13 +126,6 @@ class _Pool:
             if lease is not None and stream not in lease.streams:
                 stream.wait(lease.block.copied)
                 lease.streams.add(stream)
-
-    def _check(self, stream: Stream) -> None:
-        """Raises ImageError for a stream of another device. Under the lock."""
-        if stream not in self._streams:
-            if stream.device != self.device:
-                raise ImageError(f"the image is for {self.device}, the model on {stream.device}; copy it there")
-            self._streams.add(stream)
 
     def _copy(self, uploads: list[Upload], stream: Stream, workers: Workers | None) -> None:
         """Queues the copies of images that have none yet. Under the lock."""
@@ -176,19 +168,12 @@ class _Pool:
         return block
 
 
-class UploadPools:
-    """The memory of uploads, by device."""
-
-    def __init__(self) -> None:
-        self._pools: dict[Device, _Pool] = {}
+class UploadPools(dict["Device", _Pool]):
+    """The memory of uploads, by device. After `clear()`, blocks in use are freed with their last image."""
 
     def of(self, device: Device) -> _Pool:
         """The pool of a device. Of two threads that ask first, both get the same one."""
-        return self._pools.get(device) or self._pools.setdefault(device, _Pool(device))
-
-    def clear(self) -> None:
-        """Forgets the memory: blocks in use are freed with their last image."""
-        self._pools.clear()
+        return self.get(device) or self.setdefault(device, _Pool(device))
 
 
 def bring_in(uploads: Iterable[Upload], stream: Stream, workers: Workers | None = None) -> None:

@@ -164,20 +164,23 @@ def load(
     Raises:
         BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
     """
+    given: dict[str, Any] = {
+        "device": device, "precision": precision, "max_batch": max_batch, "custom_ops": custom_ops,
+        "cut_custom_ops": cut_custom_ops,
+    }  # fmt: skip
     if is_configuration(model):
-        given: dict[str, Any] = {
-            "backend": backend, "device": device, "precision": precision, "max_batch": max_batch,
-            "while_building": while_building, "custom_ops": custom_ops, "cut_custom_ops": cut_custom_ops or None,
-            "external_data": external_data, "convert": convert,
+        given |= {
+            "backend": backend, "while_building": while_building, "external_data": external_data, "convert": convert,
         }  # fmt: skip
         given = {key: value for key, value in given.items() if value is not None}
-        return _load_configured(model, {**given, **options})
+        name, table = _configured(model)
+        try:
+            return load_table(name, table, {**given, **options})
+        except ConfigError as error:
+            raise ConfigError(f"{str(model)!r}: {error}") from None
     if backend == AUTO:
         check_precision(precision)
-        given = {
-            "device": device, "precision": precision, "max_batch": max_batch, "custom_ops": custom_ops,
-            "cut_custom_ops": cut_custom_ops, **options,
-        }  # fmt: skip
+        given |= options
         source = _readable(backend_class("onnxruntime"), model, external_data, convert)
         selection = _imported(_SELECTOR)(source, load, given)
         target = Target.parse(selection.target)
@@ -325,15 +328,6 @@ def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     if table["path"].lower().endswith(_CONFIGURATIONS):
         raise ConfigError(f"{str(path)!r}: models.{name}: path {table['path']!r} is a configuration, not a model file")
     return name, table
-
-
-def _load_configured(path: str | os.PathLike[str], given: Mapping[str, Any]) -> Infer:
-    """Loads the model of a configuration of one model."""
-    name, table = _configured(path)
-    try:
-        return load_table(name, table, given)
-    except ConfigError as error:
-        raise ConfigError(f"{str(path)!r}: {error}") from None
 
 
 def load_table(name: str, table: Mapping[str, Any], given: Mapping[str, Any]) -> Infer:

@@ -56,9 +56,7 @@ def local_copy(text: str) -> Path:
 
 def download(address: Address, progress: Progress | None = None) -> Path:
     """The file of an address, as `local_copy()`; an address that is not pinned is looked up each time."""
-    if address.protocol != "hf":
-        return _by_fsspec(address, progress)
-    return _from_hub(address)
+    return _from_hub(address) if address.protocol == "hf" else _by_fsspec(address, progress)
 
 
 def _check_digest(address: Address, path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.files import IMAGE_SUFFIXES
+from ..core.formats import FORMATS, format_of
 from ..core.tensor import Tensor
 from ..errors import ConfigError, InputError, UnsupportedModelError
 from ..image import PixelTransform, read_image
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from ..core.tensor_spec import TensorSpec
 
 __all__ = ["random_inputs", "read_samples"]
-
-_TENSOR_MAGIC = (0xFCCFE2E2).to_bytes(4, "little")
 
 
 def random_inputs(
@@ -107,7 +106,7 @@ def read_samples(
 
 def _is_tensor_file(file: Path) -> bool:
     with file.open("rb") as stream:
-        return stream.read(4) == _TENSOR_MAGIC
+        return format_of(stream.read(4096)) is FORMATS["tensor"]
 
 
 def _read_arrays(file: Path, specs: Sequence[TensorSpec]) -> dict[str, npt.NDArray[Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core._lib import check, choice, ffi, lib
-from ..core.tensor_spec import as_array, dtype_code
+from ..core.tensor_spec import as_array, float_code
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ __all__ = ["NO_CLASS", "class_map", "class_numbers", "topk"]
 NO_CLASS: int = lib.IFS_NO_CLASS
 
 _LAYOUTS = {"chw": lib.IFS_LAYOUT_CHW, "hwc": lib.IFS_LAYOUT_HWC}
-_DTYPES = {np.dtype(np.float32).str: lib.IFS_FLOAT32, np.dtype(np.float16).str: lib.IFS_FLOAT16}  # native byte order
-_INT32S, _FLOATS = ffi.typeof("int32_t[]"), ffi.typeof("float[]")
 
 
 def topk(
@@ -46,9 +44,7 @@ def topk(
         InputError: `k` is out of range, a score is NaN, or, with softmax, the largest score of a row is infinite.
     """
     scores = as_array(scores)
-    dtype = _DTYPES.get(scores.dtype.str)
-    if dtype is None:
-        raise DTypeError(f"scores are {scores.dtype}; topk takes float32 and float16")
+    dtype = float_code("scores are", scores.dtype)
     if scores.ndim not in (1, 2):
         raise ShapeError(f"scores have shape {scores.shape}; topk takes (classes,) or (rows, classes)")
     n = scores.shape[-1]
@@ -59,7 +55,7 @@ def topk(
     class_ids = np.empty(shape, np.int32)
     best = np.empty(shape, np.float32)
     source = ffi.from_buffer(scores)
-    ids_c, best_c = ffi.from_buffer(_INT32S, class_ids), ffi.from_buffer(_FLOATS, best)
+    ids_c, best_c = ffi.from_buffer("int32_t[]", class_ids), ffi.from_buffer("float[]", best)
     step = n * scores.itemsize
     for row in range(scores.size // n):
         check(lib.ifs_topk(source + row * step, dtype, n, k, softmax, ids_c + row * k, best_c + row * k))
@@ -139,14 +135,11 @@ def class_map_params(
     shape: Sequence[int], dtype: npt.DTypeLike, *, layout: Literal["chw", "hwc"], threshold: float
 ) -> Any:
     """The `ifs_class_map_params *` for scores of one image of this shape and type."""
-    dtype = np.dtype(dtype)
-    if dtype not in (np.float32, np.float16):
-        raise DTypeError(f"scores are {dtype}; use float32 or float16")
     if len(shape) != 3 or 0 in shape:
         order = "(classes, height, width)" if layout == "chw" else "(height, width, classes)"
         raise ShapeError(f"scores have shape {tuple(shape)}; use {order}")
     params = ffi.new("ifs_class_map_params *")
-    params.dtype = dtype_code(dtype)
+    params.dtype = float_code("scores are", dtype)
     params.num_classes, params.height, params.width = shape if layout == "chw" else (shape[2], *shape[:2])
     params.layout = choice("layout", layout, _LAYOUTS)
     params.threshold = threshold

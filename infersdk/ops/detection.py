@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..core._lib import Handle, check, choice, ffi, int32, lib, returned
+from ..core.tensor_spec import float_code
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if DETECTION.itemsize != ffi.sizeof("ifs_detection"):  # pragma: no cover
 
 _HEADS = {name: getattr(lib, f"IFS_DETECT_HEAD_{name.upper()}") for name in ("yolov5", "yolov8", "yolox")}
 _RAW_HEADS = ("yolov5", "yolov8")
-_DTYPES = {np.dtype(np.float32): lib.IFS_FLOAT32, np.dtype(np.float16): lib.IFS_FLOAT16}
 _INT64S = ffi.typeof("int64_t *")
 _BOXES, _COUNT, _STATS = map(ffi.typeof, ("ifs_detection[]", "int32_t *", "ifs_detect_stats *"))
 _new = ffi.new_allocator(should_clear_after_alloc=False)  # the core writes all that is read
@@ -69,15 +69,11 @@ class _Decoder(Handle):
         classes: Iterable[int] | None = None,
         dtype: npt.DTypeLike = "float32",
     ) -> None:
-        try:
-            dtype_number = _DTYPES[np.dtype(dtype)]
-        except (KeyError, TypeError):
-            raise DTypeError(f"dtype is {dtype!r}; use float32 or float16") from None
         if len(strides) > lib.IFS_MAX_STRIDES:
             raise InputError(f"strides has {len(strides)} numbers; use at most {lib.IFS_MAX_STRIDES}")
         params = self._params = ffi.new("ifs_detect_params *")
         params.head = choice("head", head, _HEADS)
-        params.dtype = dtype_number
+        params.dtype = float_code("dtype is", dtype)
         params.num_classes = int32("num_classes", num_classes)
         params.num_anchors = int32("num_anchors", num_anchors)
         params.num_extra = int32("extra", extra, 0)

@@ -41,12 +41,10 @@ __all__ = ["ORIENTED_DETECTION", "DeviceDetectionDecoder", "DeviceOrientedBoxes"
 
 def _results_of(box: np.dtype[Any], max_det: int, nbytes: int) -> np.dtype[Any]:
     """The layout of an image's results: the statistics, the number of boxes, and space for `max_det` boxes."""
-    count = len(DetectStats._fields)
     return np.dtype(
         {
             "names": [*DetectStats._fields, "count", "reserved", "boxes"],
-            "formats": [*["<i8"] * count, "<i4", "<i4", (box, (max_det,))],
-            "offsets": [*range(0, 8 * count, 8), 32, 36, 40],
+            "formats": [*["<i8"] * len(DetectStats._fields), "<i4", "<i4", (box, (max_det,))],
             "itemsize": nbytes,
         }
     )

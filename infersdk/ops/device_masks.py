@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from ..core._lib import check, ffi, lib
 from ..core.device import Device
 from ..core.stream import default_stream
 from ..core.tensor import Tensor
-from ..core.tensor_spec import dtype_code
-from ..errors import DTypeError, InputError, OutOfMemoryError, ShapeError
+from ..core.tensor_spec import float_code
+from ..errors import InputError, OutOfMemoryError, ShapeError
 from .classification import class_map_params
 from .masks import MASK, PackedMasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
     from ..core.stream import Stream
@@ -75,14 +74,12 @@ class DeviceMasks:
         n = len(geometries)
         if n > self._needed.shape[0]:
             raise InputError(f"{n} images do not fit the {self._needed.shape[0]} that the masks were created for")
-        if prototypes.dtype not in (np.float32, np.float16):
-            raise DTypeError(f"prototypes are {prototypes.dtype}; use float32 or float16")
         if prototypes.ndim != 4 or len(prototypes) < n:
             raise ShapeError(f"prototypes have shape {prototypes.shape}; use ({n}, coefficients, height, width)")
         if output.dtype != self._decoder.dtype or output.shape[1:] != self._decoder.shape or len(output) < n:
             raise ShapeError(f"the outputs are {output.dtype} of {output.shape}; they must be those of the decoder")
         params = ffi.new("ifs_mask_params *")
-        params.dtype = dtype_code(prototypes.dtype)
+        params.dtype = float_code("prototypes are", prototypes.dtype)
         _, params.num_coefficients, params.height, params.width = prototypes.shape
         params.threshold = self._threshold
         queue = stream or default_stream(self._decoder.device)

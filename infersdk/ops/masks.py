@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core._lib import check, ffi, lib, returned
-from ..core.tensor_spec import as_array, as_numbers, dtype_code
-from ..errors import DTypeError, InputError, ShapeError
+from ..core.tensor_spec import as_array, as_numbers, float_code
+from ..errors import InputError, ShapeError
 from .detection import DETECTION
 
 if TYPE_CHECKING:
@@ -130,8 +130,6 @@ def assemble_masks(
         NativeError: The geometry rotates or shears the image.
     """
     prototypes = as_array(prototypes)
-    if prototypes.dtype not in (np.float32, np.float16):
-        raise DTypeError(f"prototypes are {prototypes.dtype}; use float32 or float16")
     if prototypes.ndim != 3:
         raise ShapeError(f"prototypes have shape {prototypes.shape}; use (coefficients, height, width)")
     if not prototypes.flags.c_contiguous:
@@ -142,7 +140,7 @@ def assemble_masks(
     if factors.shape != (n, num):
         raise ShapeError(f"coefficients have shape {factors.shape}; {n} masks of {num} prototypes need {n, num}")
     params = ffi.new("ifs_mask_params *")
-    params.dtype = dtype_code(prototypes.dtype)
+    params.dtype = float_code("prototypes are", prototypes.dtype)
     params.num_coefficients, params.height, params.width = prototypes.shape
     params.threshold = threshold
     layout = np.zeros(n, MASK)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core._lib import check, choice, ffi, lib
-from ..core.tensor_spec import as_array, dtype_code
-from ..errors import DTypeError, InputError, ShapeError
+from ..core.tensor_spec import as_array, float_code
+from ..errors import InputError, ShapeError
 from ..image.images import ImageView, PixelFormat, image_view
 
 if TYPE_CHECKING:
@@ -96,13 +96,11 @@ def resize_map(
     """
     code = choice("filter", filter, _FILTERS)
     values = as_array(values)
-    if values.dtype not in (np.float32, np.float16):
-        raise DTypeError(f"the map is {values.dtype}; use float32 or float16")
     if values.ndim != 2 or 0 in values.shape:
         raise ShapeError(f"the map has shape {values.shape}; use (height, width)")
     values = np.ascontiguousarray(values)
     params = ffi.new("ifs_float_map_params *")
-    params.dtype, params.filter = dtype_code(values.dtype), code
+    params.dtype, params.filter = float_code("the map is", values.dtype), code
     params.height, params.width = values.shape
     width, height = geometry.source
     out = np.empty((height, width), np.float32)

@@ -20,8 +20,6 @@ __all__ = ["NO_TRACK", "ByteTracker", "assign", "is_finite"]
 
 NO_TRACK: int = lib.IFS_NO_TRACK
 """The number of a box that belongs to no track, or to one that has no number yet."""
-_BOXES, _INT64S, _INT32S = (ffi.typeof(name) for name in ("ifs_detection[]", "int64_t[]", "int32_t[]"))
-_FLOATS = ffi.typeof("float[]")
 #: The frame rate that `lost_track_buffer` refers to.
 _BUFFER_FPS = 30.0
 _MAX_INT32 = 2**31 - 1
@@ -54,8 +52,8 @@ def assign(costs: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
     if costs.dtype != np.float32:
         raise DTypeError(f"costs are {costs.dtype}; use float32")
     columns = np.empty(len(costs), np.int32)
-    source = ffi.from_buffer(_FLOATS, np.ascontiguousarray(costs))
-    check(lib.ifs_assign(source, *costs.shape, ffi.from_buffer(_INT32S, columns)))
+    source = ffi.from_buffer("float[]", np.ascontiguousarray(costs))
+    check(lib.ifs_assign(source, *costs.shape, ffi.from_buffer("int32_t[]", columns)))
     return columns
 
 
@@ -85,10 +83,7 @@ class ByteTracker(Handle):
         minimum_iou_threshold: float = 0.1,
         high_conf_det_threshold: float = 0.6,
     ) -> None:
-        for name, value in (
-            ("frame_rate", frame_rate),
-            ("lost_track_buffer", lost_track_buffer),
-        ):
+        for name, value in (("frame_rate", frame_rate), ("lost_track_buffer", lost_track_buffer)):
             if not is_finite(value):
                 raise InputError(f"{name}={value!r}; use a number that is finite")
         if not frame_rate > 0:
@@ -134,8 +129,8 @@ class ByteTracker(Handle):
         if boxes.ndim != 1:
             raise ShapeError(f"boxes have shape {boxes.shape}; use (boxes,)")
         numbers = np.empty(len(boxes), np.int64)
-        source = ffi.from_buffer(_BOXES, np.ascontiguousarray(boxes))
-        check(lib.ifs_tracker_update(self._open, source, len(boxes), ffi.from_buffer(_INT64S, numbers)))
+        source = ffi.from_buffer("ifs_detection[]", np.ascontiguousarray(boxes))
+        check(lib.ifs_tracker_update(self._open, source, len(boxes), ffi.from_buffer("int64_t[]", numbers)))
         return numbers
 
     def reset(self) -> None:

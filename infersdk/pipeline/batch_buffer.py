@@ -239,13 +239,9 @@ class TensorBatchBuffer(OneBucket):
                 f"{self._infer.model.name} takes no parameters with a request, and {', '.join(sorted(parameters))} was "
                 "given; only model wrappers do"
             )
-        if isinstance(item, Mapping):
-            if set(item) != {spec.name for spec in self._specs}:
-                raise InputError(f"the model takes arrays for {[s.name for s in self._specs]}, not for {list(item)}")
-            values = [item[spec.name] for spec in self._specs]
-        else:
-            values = list(by_name(item, self._specs).values())
-        for spec, rows, value in zip(self._specs, self._rows, values, strict=True):
+        values = by_name(item, self._specs)
+        for spec, rows in zip(self._specs, self._rows, strict=True):
+            value = values[spec.name]
             write = getattr(value, "read_into", None)
             array = as_array(value, spec.name) if write is None else value
             if tuple(array.shape) != rows.shape[1:]:

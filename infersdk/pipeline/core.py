@@ -14,7 +14,7 @@ from ..errors import ClosedError, ForkError, Overloaded, PipelineError
 from .batch_buffer import sizes_to_run
 from .request import PipelineThread
 from .stats import PipelineStats, bucket_name
-from .workers import BatchRunners, PipelineState, PrepareWorkers, fail_expired
+from .workers import BatchRunners, PipelineState, PrepareWorkers
 
 if TYPE_CHECKING:
     from ..core.backend import Progress
@@ -59,7 +59,6 @@ class PipelineCore(PipelineState):
         self.threads = [*self.workers.threads]
         for group in self.groups:
             self.threads += BatchRunners(self, group, self.workers).threads
-        self.running_threads |= set(self.threads)
         try:
             for thread in self.threads:
                 thread.start()
@@ -96,7 +95,6 @@ class PipelineCore(PipelineState):
         wait = wait and not isinstance(threading.current_thread(), PipelineThread)
         taken: list[Request] = []
         own: list[Request] = []  # those that this thread prepares
-        expired: list[Request] = []
         changing, waiter = False, None
         try:
             with self.lock:
@@ -106,16 +104,13 @@ class PipelineCore(PipelineState):
                     taken.append(request)
                     if request.preparing:
                         own.append(request)
-                    elif request.settled:
-                        expired.append(request)
                 last = requests[-1]
-                if wait and last.batch is None and not last.settled:  # requests leave the queue in order
+                if wait and last.batch is None:  # requests leave the queue in order
                     waiter = last.slot_waiter = threading.Lock()
                     waiter.acquire()
             changing = False
             if own:
                 self.workers.prepare_all(own)
-            fail_expired(expired)
             if waiter is not None and not waiter.acquire(timeout=-1 if timeout is None else timeout):
                 self._locked(self._give_up, last, timeout)
         except BaseException as error:
@@ -125,17 +120,14 @@ class PipelineCore(PipelineState):
                 self.thread_failed(error)
             for request in taken:
                 request.cancel()
-            for request in own:  # other threads prepare the other rows
-                self._abandon(request)
+            # Now that they are cancelled: a row that is not prepared must not run. Other threads prepare the others.
+            self.workers.finish([request for request in own if request.preparing], {})
             raise
 
     def _take_in(self, request: Request, refusal: str | None) -> None:
-        """Gives a request a slot, puts it into the queue, or settles one whose deadline is past. Under the lock."""
+        """Gives a request a slot, or puts it into the queue. Under the lock."""
         if self.closing:
             self._check_open()
-        if request.time_limit is not None and request.time_limit <= 0:
-            self.statistics.expired += 1
-            return
         # Quick preparation takes less time here than waking up another thread.
         if not self.scheduler.admit(request, preparing=request.quick):
             if refusal is not None:
@@ -147,24 +139,10 @@ class PipelineCore(PipelineState):
 
     def _give_up(self, request: Request, timeout: float | None) -> None:
         """A caller does not wait any longer for a slot. Under the lock."""
-        if request.batch is not None or request.settled:
+        if request.batch is not None or not self.scheduler.settle(request, "rejected"):
             return  # it has got its slot, or has ended
-        request.settled = True
         self.scheduler.remove(request)
-        self.statistics.in_pipeline -= 1
-        self.statistics.rejected += 1
         raise Overloaded(f"all {self.slots} slots of {self.name} were taken for {timeout:g} s")
-
-    def _abandon(self, request: Request) -> None:
-        """A caller does not go on with its own row: the thread that runs the batch must not wait for it, nor run it."""
-        request.cancel()  # first: a row that is not prepared does not run
-        with self.lock:
-            batch = request.batch
-            if not request.preparing or batch is None or self.fault is not None:
-                return
-            self.scheduler.prepared(request)
-            if batch.sealed:
-                self.scheduler.notify_prepared(batch)
 
     # ---- requests that end early ----
 
@@ -205,11 +183,11 @@ class PipelineCore(PipelineState):
                 "of its threads; make the pipeline after the fork, or start processes with the method 'spawn'"
             )
 
-    def _check_open(self) -> None:
+    def _check_open(self, when: str = "") -> None:
         if self.fault is not None:
             raise self.fault_error()
         if self.closing:
-            raise ClosedError(f"{self.name} was closed; make a new one")
+            raise ClosedError(f"{self.name} was closed{when}; make a new one")
 
     def close(self, *, drain: bool) -> None:
         """Ends it: with `drain` all requests that were taken in are run first, otherwise those whose batch has not left
@@ -221,7 +199,7 @@ class PipelineCore(PipelineState):
             self.closing = True
             self.scheduler.draining |= drain  # otherwise later: a request that is withdrawn must not leave
             left_over = [] if drain else [*self.scheduler.queue, *self.scheduler.requests()]
-            self.wake_all()
+            self.scheduler.wake_all()
         errors = []
         for request in left_over:
             try:
@@ -236,20 +214,19 @@ class PipelineCore(PipelineState):
     def _wait_until_ended(self) -> None:
         with self.lock:
             self.scheduler.draining = True
-            self.wake_all()
+            self.scheduler.wake_all()
             while self.fault is None and (not self.scheduler.idle or self.scheduler.queue):
                 self.scheduler.drained.wait()
             self.stopped = True
-            self.wake_all()
-            while self.running_threads:
-                self.scheduler.drained.wait()
+            self.scheduler.wake_all()
+        for thread in self.threads:
+            thread.join()
+        with self.lock:
             close_buffers, self._buffers_closed = not self._buffers_closed, True
         if close_buffers:
             for group in self.groups:
                 for batch in group.batches:
                     batch.buffer.close()
-        for thread in self.threads:
-            thread.join()
 
     # ---- the rest ----
 
@@ -267,7 +244,7 @@ class PipelineCore(PipelineState):
                 buckets, sizes = batch.buffer.buckets(), sizes_to_run(batch.buffer.batch_sizes(), batch.capacity)
                 runs = [(bucket, size) for bucket in reversed(buckets) for size in sizes]
                 for i, (bucket, size) in enumerate(runs):
-                    self._check_not_closing()
+                    self._check_open(" while it warmed up")
                     if progress is not None:
                         what = f"Warming up: instance {done + 1} of {len(batches)}, batch {size}"
                         if len(buckets) > 1:
@@ -286,16 +263,10 @@ class PipelineCore(PipelineState):
         free = self.groups[batch.group].free
         with self.lock:
             while batch not in free:
-                self._check_not_closing()
+                self._check_open(" while it warmed up")
                 self.scheduler.drained.wait()
-            self._check_not_closing()
+            self._check_open(" while it warmed up")
             free.remove(batch)
-
-    def _check_not_closing(self) -> None:
-        if self.fault is not None:
-            raise self.fault_error()
-        if self.closing:
-            raise ClosedError("the pipeline was closed while it warmed up; make a new one")
 
     def stats(self) -> PipelineStats:
         self._check_process()

@@ -203,9 +203,8 @@ class Pipeline(Generic[Result]):
             try:
                 futures.append(self.submit(item, timeout=timeout, deadline=deadline, **parameters))
             except Overloaded as error:
-                refused: Future[Result] = Future()
-                refused.set_running_or_notify_cancel()
-                refused.set_exception(error)
+                refused = RequestFuture()
+                refused.end(error)
                 futures.append(refused)
         return futures
 

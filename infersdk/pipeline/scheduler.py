@@ -173,7 +173,7 @@ class Scheduler:
         self.queue.append(request)
 
     def settle(self, request: Request, outcome: str) -> bool:
-        """Claims the right to end a request, once, and counts it as "failed", "cancelled" or "expired"."""
+        """Claims the right to end a request, once, and counts it as "failed", "cancelled", "expired" or "rejected"."""
         if request.settled:
             return False
         request.settled = True
@@ -427,8 +427,9 @@ class Scheduler:
         ]
 
     def wake_all(self) -> None:
-        """Wakes all threads that wait for rows to prepare or for batches."""
+        """Wakes all threads that wait for rows to prepare, for batches or for the end."""
         self.rows_to_prepare.notify_all()
+        self.drained.notify_all()
         for group in self.groups:
             group.changed.notify_all()
             for batch in group.batches:

@@ -31,7 +31,6 @@ class PipelineState:
         self.name = name
         self.statistics = Statistics()
         self.scheduler = Scheduler(self.groups, max_delay, self.statistics, self.lock)
-        self.running_threads = set[threading.Thread]()
 
     def thread(self, name: str, work: Callable[[], None]) -> PipelineThread:
         """A thread of this pipeline, which is not started. An exception of its work is a fault of the pipeline."""
@@ -41,10 +40,6 @@ class PipelineState:
                 work()
             except BaseException as error:
                 self.thread_failed(error)
-            finally:
-                with self.lock:
-                    self.running_threads.discard(threading.current_thread())
-                    self.scheduler.drained.notify_all()
 
         return PipelineThread(target=run, name=f"{self.name}-{name}", daemon=True)
 
@@ -59,7 +54,7 @@ class PipelineState:
             for request in stranded:
                 request.settled = True
             self.scheduler.clear_queue()
-            self.wake_all()
+            self.scheduler.wake_all()
         for request in stranded:
             end_request(request, self.fault_error())
 
@@ -75,11 +70,6 @@ class PipelineState:
             )
         error.__cause__ = self.fault
         return error
-
-    def wake_all(self) -> None:
-        """Under the lock."""
-        self.scheduler.wake_all()
-        self.scheduler.drained.notify_all()
 
 
 class PrepareWorkers:
@@ -116,7 +106,7 @@ class PrepareWorkers:
                 errors[request] = error
             request.prepared_at = (began, monotonic())
         try:
-            self._finish(requests, errors)
+            self.finish(requests, errors)
             return errors
         finally:
             del errors  # their tracebacks refer to this frame: images would wait for the garbage collector
@@ -157,8 +147,8 @@ class PrepareWorkers:
             scheduler.remove(request)
         return expired
 
-    def _finish(self, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
-        """The rows of these requests are prepared; requests that failed to be are ended."""
+    def finish(self, requests: Sequence[Request], errors: Mapping[Request, BaseException]) -> None:
+        """No thread prepares the rows of these requests any more; requests that failed to be prepared are ended."""
         failed = []
         with self._state.lock:
             batches = dict.fromkeys(request.batch for request in requests)
@@ -231,7 +221,7 @@ class BatchRunners:
         for row, request in enumerate(batch.rows):
             if request is None:
                 continue
-            if not request.settled and (request.deadline is None or request.deadline >= now):
+            if not request.settled and (request.deadline is None or request.deadline > now):
                 request.dispatched = True
                 requests.append(request)
                 continue

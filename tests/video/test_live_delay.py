@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from waiting import until
 
-from infersdk.core.stream import device_count
 from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, stream
 
 av = pytest.importorskip("av")
@@ -39,11 +38,6 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(AT_ONCE + ONE_BY_ONE):
             writer.write(np.roll(image, 3 * number, axis=1))
     return path
-
-
-def needs_gpu(reader: Any) -> None:
-    if reader is DeviceVideoReader and not device_count():
-        pytest.skip("no CUDA device on this machine")
 
 
 def sending(send: Callable[[], None], server: socket.socket) -> threading.Thread:
@@ -89,7 +83,6 @@ def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mappi
 @pytest.mark.parametrize("reader", READERS)
 def test_mpeg_ts(reader: Any, lengths: bool, options: Mapping[str, str], held: int, video: Path) -> None:
     """Frames in the order in which they are shown; the decoder itself holds back none."""
-    needs_gpu(reader)
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
     assert_held_back(reader, transport_stream(encoded, 1, lengths=lengths), held, options)
 
@@ -163,7 +156,6 @@ def as_cameras_send(video: Path) -> Encoded:
 @pytest.mark.parametrize("reader", READERS)
 def test_as_cameras_send(reader: Any, video: Path) -> None:
     """No frame is held back until the buffer of the standard is full."""
-    needs_gpu(reader)
     encoded = as_cameras_send(video)
     assert [packet.pts for packet in encoded.packets] == list(range(AT_ONCE + ONE_BY_ONE))
     assert_held_back(reader, transport_stream(encoded, 1, lengths=True), 0, WHOLE_PACKETS)
@@ -176,7 +168,6 @@ def test_all_frames_come_in_order(
     reader: Any, b_frames: int, options: Mapping[str, str], video: Path, tmp_path: Path
 ) -> None:
     """A live source gives the frames of the same file, also where frames refer to later ones."""
-    needs_gpu(reader)
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, b_frames)
     data = b"".join(transport_stream(encoded, 2, lengths=True))
     (tmp_path / "a.ts").write_bytes(data)

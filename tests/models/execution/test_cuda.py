@@ -21,11 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.assets,
-    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.assets]
 pytest.importorskip("tensorrt_rtx_bindings")
 pytest.importorskip("onnx")
 BATCH = 4

@@ -33,7 +33,6 @@ from infersdk.models import (
     wrapper_type,
 )
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (48, 64, 3), np.uint8)

@@ -16,7 +16,6 @@ from raw_head_reference import decoded_yolov5, decoded_yolov8, ended, run
 from infersdk.errors import UnsupportedModelError
 from infersdk.models import YOLOv5, YOLOv8
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("openvino")
 F = np.float32

@@ -17,7 +17,6 @@ from infersdk.models import YOLOX, Detections, YOLOv5, YOLOv8, create, load
 from infersdk.models.raw_head import head_cut_off
 from infersdk.pipeline import Pipeline
 
-pytest.importorskip("onnx")
 BACKENDS = ["onnxruntime", "openvino"]
 IMAGES = [np.random.default_rng(i).integers(0, 256, (60 + 10 * i, 90, 3), np.uint8) for i in range(4)]
 

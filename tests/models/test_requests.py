@@ -205,7 +205,6 @@ class Weighing(models.Classifier):
 
 
 def test_settings_of_one_call_are_told_apart_exactly(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
     zeros, some = np.zeros((64, 64)), np.zeros((64, 64))
     some[30:40, 30:40] = 1
     near = [np.array([0.123456789]), np.array([0.1234567894])]
@@ -237,7 +236,6 @@ class Keeping(models.Classifier):
 def test_a_result_that_is_a_view_of_the_outputs_is_refused(
     tmp_path: Path, keep: Callable[[Any], Any], parameters: dict[str, Any]
 ) -> None:
-    pytest.importorskip("onnx")
     path = head_model(tmp_path / "m.onnx", [np.arange(10, dtype=np.float32)], {})
     kind = type("Kept", (Keeping,), {"keep": staticmethod(keep)})
     with kind(path) as model:

@@ -26,7 +26,6 @@ from infersdk.models import (
     load,
 )
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)  # scale 0.32 onto 64 x 64: 16 rows of padding above

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from head_models import head_model
+from onnx_models import onnx
 from PIL import Image
 
 from infersdk import models
 from infersdk.errors import ConfigError, InputError, ShapeError, UnsupportedModelError
 from infersdk.models import ClassMap, ClassMaps, SemanticSegmentation, TwinLiteNet, load
 
-onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)

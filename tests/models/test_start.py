@@ -12,8 +12,6 @@ import pytest
 from PIL import Image
 from raw_head_models import yolov8_model
 
-pytest.importorskip("onnx")
-
 _PROGRAM = """
 import json, sys
 from infersdk.models import YOLOv8

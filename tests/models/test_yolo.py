@@ -16,7 +16,6 @@ from infersdk import errors
 from infersdk.infer import Scheduling
 from infersdk.models import YOLOX, Detections, YOLOv5, YOLOv8, load
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 

@@ -41,7 +41,6 @@ from infersdk.models import (
     create,
 )
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.gpu, pytest.mark.assets]
 pytest.importorskip("tensorrt_rtx_bindings")
-pytest.importorskip("onnx")
 BATCH = 4
 #: All kernels are compiled before the first run, and each batch size runs the same ones: later runs give the same bits.
 STEADY: dict[str, Any] = {"kernel_specialization": "eager", "tf32": False, "exact_batches": []}

@@ -22,7 +22,6 @@ from infersdk.models import (
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("tensorrt_rtx_bindings")
-pytest.importorskip("onnx")
 #: All kernels are compiled before the first run, and each batch size runs the same ones: later runs give the same bits.
 STEADY: dict[str, Any] = {
     "backend": "tensorrt-rtx", "kernel_specialization": "eager", "tf32": False, "exact_batches": [], "max_batch": 4,

@@ -127,6 +127,15 @@ def levels_of_loggers() -> Iterator[None]:
 
 
 @pytest.fixture
+def no_garbage_collector() -> Iterator[None]:
+    """The garbage collector does not run during the test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def net(tmp_path: Path) -> Path:
     """The file net.onnx with the network of that name of the contract of backends."""
     from infersdk.testing import contract_model

@@ -161,6 +161,7 @@ def test_a_bad_item_fails_alone(model: Squares) -> None:
 
 
 @pytest.mark.parametrize(("method", "count"), [("prepare", 1), *itertools.product(["run", "results", "move"], [1, 4])])
+@pytest.mark.usefixtures("no_garbage_collector")
 def test_the_error_of_a_batch_is_in_no_cycle(
     model: Squares, method: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,22 +173,17 @@ def test_the_error_of_a_batch_is_in_no_cycle(
 
     for name in {method, "results" if method == "move" else method}:  # rows are moved after a failure
         monkeypatch.setattr(SquaresBuffer, name, fails)
-    gc.collect()
-    gc.disable()
-    try:
-        with Pipeline(model, max_delay=0.2) as pipeline:
-            futures = pipeline.submit_many(range(count))
-            errors = [weakref.ref(future.exception(LONG)) for future in futures]
-            del futures
+    with Pipeline(model, max_delay=0.2) as pipeline:
+        futures = pipeline.submit_many(range(count))
+        errors = [weakref.ref(future.exception(LONG)) for future in futures]
+        del futures
 
-            def freed() -> bool:
-                if FREE_THREADED:
-                    pipeline.submit(2).exception(LONG)
-                return not any(error() for error in errors)
+        def freed() -> bool:
+            if FREE_THREADED:
+                pipeline.submit(2).exception(LONG)
+            return not any(error() for error in errors)
 
-            until(freed)
-    finally:
-        gc.enable()
+        until(freed)
 
 
 def test_a_bad_result_fails_alone(model: Squares) -> None:

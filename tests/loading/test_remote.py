@@ -127,6 +127,13 @@ def _hub() -> Iterator[Hub]:
     hub.server_close()
 
 
+@pytest.fixture(name="cache")
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of `run()`, for this process. The hub's client has its own, and reads its place when it is imported."""
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 def run(hub: Hub, folder: Path, code: str, **more: str) -> subprocess.CompletedProcess[str]:
     """A process with empty caches in the folder, whose hub is this one."""
     environment = {
@@ -156,9 +163,9 @@ print(json.dumps(found))
     return found
 
 
-def parts(folder: Path) -> list[Path]:
-    """The beginnings of downloads in the cache of `run()`."""
-    return list((folder / "cache").glob("*.part"))
+def parts(cache: Path) -> list[Path]:
+    """The beginnings of downloads."""
+    return list(cache.glob("*.part"))
 
 
 LOAD = "with models.load({address!r}) as model: print(len(model({image!r})))"
@@ -192,21 +199,24 @@ def test_offline(hub: Hub, tmp_path: Path) -> None:
     assert hub.requests == []
 
 
-def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
-    hub.content, hub.cut = bytes(range(256)) * (8 << 12), 5 << 20
-    code = copy(hub.pinned)
-    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
-    (part,) = parts(tmp_path)
-    hub.cut = size = part.stat().st_size
+def broken(hub: Hub, cut: int) -> None:
+    hub.cut = cut
+    with pytest.raises(ModelNotFoundError):
+        local_copy(hub.pinned)
+
+
+def test_a_broken_download_is_continued(hub: Hub, cache: Path) -> None:
+    hub.content = bytes(range(256)) * (8 << 12)
+    broken(hub, 5 << 20)
+    (part,) = parts(cache)
+    size = part.stat().st_size
     assert 0 < size < len(hub.content)
-    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr  # the connection ends again
+    broken(hub, size)  # the connection ends again
     assert part.stat().st_size == size
-    hub.cut = size + (3 << 19)
-    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
+    broken(hub, size + (3 << 19))
     assert size < part.stat().st_size <= size + (3 << 19)  # what came before the end stays
-    path = run(hub, tmp_path, code).stdout.strip()
-    assert Path(path).read_bytes() == hub.content
-    assert parts(tmp_path) == []
+    assert local_copy(hub.pinned).read_bytes() == hub.content
+    assert parts(cache) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of the size of files")
@@ -216,27 +226,27 @@ def test_a_full_disk(hub: Hub, tmp_path: Path) -> None:
     last = run(hub, tmp_path, f"{limit}\n{copy(hub.pinned)}").stderr.splitlines()[-1]
     assert last.startswith(f"infersdk.errors.OutputError: {str(tmp_path / 'cache')!r} cannot hold"), last
     assert "File too large" in last
-    assert parts(tmp_path) == []
+    assert parts(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("ranges", [False, None], ids=["ignored", "refused"])
-def test_a_server_without_ranges(hub: Hub, tmp_path: Path, ranges: bool | None) -> None:
+def test_a_server_without_ranges(hub: Hub, cache: Path, ranges: bool | None) -> None:
     """A broken download then begins at the start."""
-    hub.content, hub.ranges, hub.cut = os.urandom(6 << 20), ranges, 1 << 20
-    code = copy(hub.pinned)
-    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
-    assert parts(tmp_path)
-    done = run(hub, tmp_path, code)
-    assert Path(done.stdout.strip()).read_bytes() == hub.content, done.stderr
+    hub.content, hub.ranges = os.urandom(6 << 20), ranges
+    broken(hub, 1 << 20)
+    assert parts(cache)
+    assert local_copy(hub.pinned).read_bytes() == hub.content
 
 
-def test_a_broken_download_without_a_checksum(hub: Hub, tmp_path: Path) -> None:
+def test_a_broken_download_without_a_checksum(
+    hub: Hub, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The next one begins at the start."""
     hub.content, hub.cut = bytes(6 << 20), 5 << 20
-    fetch = f"cli.main(['fetch', '{hub.address}/plain/model.onnx'])"
-    folder = tmp_path / "cache"
-    assert "cannot be read" in run(hub, tmp_path, fetch).stderr
-    assert not any(folder.iterdir())
+    fetch = ["fetch", f"{hub.address}/plain/model.onnx"]
+    assert cli.main(fetch) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert not any(cache.iterdir())
     killed = f"""
 import os
 from fsspec.implementations.http import HTTPFileSystem
@@ -245,14 +255,14 @@ def get_file(self, name, path, **options):
         file.write(bytes(5 << 20))
     os._exit(9)
 HTTPFileSystem.get_file = get_file
-{fetch}
+cli.main({fetch})
 """
     assert run(hub, tmp_path, killed).returncode == 9
-    assert [part.stat().st_size for part in parts(tmp_path)] == [5 << 20]
+    assert [part.stat().st_size for part in parts(cache)] == [5 << 20]
     hub.content = b"\1" * (6 << 20)
-    fetched = run(hub, tmp_path, fetch)
-    assert hashlib.sha256(hub.content).hexdigest() in fetched.stdout, fetched.stdout + fetched.stderr
-    assert parts(tmp_path) == []
+    assert cli.main(fetch) == 0
+    assert hashlib.sha256(hub.content).hexdigest() in capsys.readouterr().out
+    assert parts(cache) == []
 
 
 def test_a_branch_with_a_new_commit(hub: Hub, tmp_path: Path) -> None:
@@ -283,21 +293,20 @@ for model in {(f"hf://org/digits@{COMMIT}/onnx/model.onnx", address)!r}:
         assert "yolov5" in info, shown.stderr
 
 
-def test_a_bundle_at_an_address(hub: Hub, tmp_path: Path) -> None:
+def test_a_bundle_at_an_address(hub: Hub, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime")
     bundles.pack(DETECTOR, tmp_path / "digits.infer", images=[IMAGE], samples=1)
     hub.content = (tmp_path / "digits.infer").read_bytes()
-    (tmp_path / "app.toml").write_text(f'[models.digits]\npath = "{hub.pinned}"\n')
-    code = f"""
-cli.main(['predict', {str(IMAGE)!r}, '--model', 'app.toml', '--conf', '0.4'])
-for model in ('app.toml', {hub.pinned!r}):
-    cli.main(['info', model])
-"""
-    shown = run(hub, tmp_path, code)
-    assert "seven" in shown.stdout, shown.stderr
-    assert shown.stdout.count("a bundle") == 2, shown.stderr
-    shown = run(hub, tmp_path, f"print(models.load({hub.pinned!r}))")
-    assert shown.stdout.startswith("<YOLOv5 model.onnx, "), "the name in the address, not that in the cache"
+    config = tmp_path / "app.toml"
+    config.write_text(f'[models.digits]\npath = "{hub.pinned}"\n')
+    cli.main(["predict", str(IMAGE), "--model", str(config), "--conf", "0.4"])
+    for model in (str(config), hub.pinned):
+        cli.main(["info", model])
+    shown = capsys.readouterr().out
+    assert "seven" in shown
+    assert shown.count("a bundle") == 2
+    with models.load(hub.pinned) as model:
+        assert repr(model).startswith("<YOLOv5 model.onnx, "), "the name in the address, not that in the cache"
 
 
 def test_several_processes_download_one_file(hub: Hub, tmp_path: Path) -> None:
@@ -308,7 +317,8 @@ def test_several_processes_download_one_file(hub: Hub, tmp_path: Path) -> None:
     assert {Path(one.stdout.strip()).read_bytes() for one in ended} == {hub.content}
 
 
-def test_a_slow_download(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("cache")
+def test_a_slow_download(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     import aiohttp
     import fsspec
 
@@ -318,7 +328,6 @@ def test_a_slow_download(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         limits.append(options["timeout"])
         return aiohttp.ClientSession(**options)
 
-    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
     monkeypatch.setitem(fsspec.config.conf, "http", {"get_client": client})
     assert local_copy(hub.pinned).read_bytes() == hub.content
     assert [(limit.total, limit.sock_connect, limit.sock_read) for limit in limits] == [(None, 30, 60)]
@@ -354,8 +363,7 @@ def test_passwords_are_not_shown(hub: Hub, tmp_path: Path) -> None:
         assert f"http://***@127.0.0.1:{port}/plain" in error
         assert "secret" not in error
     address = f"http://user:secret@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST}"
-    assert run(hub, tmp_path, load(address)).returncode == 0
-    fetched = run(hub, tmp_path, f"cli.main(['fetch', {address!r}])").stdout
+    fetched = run(hub, tmp_path, f"{load(address)}\ncli.main(['fetch', {address!r}])").stdout
     assert f"http://***@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST} (" in fetched
     assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "cache").glob("*.json"))
 

@@ -367,7 +367,7 @@ def test_map_waits_for_the_slots_of_compositions() -> None:
         model.configure_pipeline(slots=2, max_batch=1, when_full="raise")
         return Tiled(model, tile=tile)
 
-    with TwoStage(tiled(models.YOLOv5(DETECTOR, threads=1), 200), tiled(models.YOLOv5(DETECTOR, threads=1), 64)) as two:
+    with TwoStage(tiled(models.YOLOv5(DETECTOR, threads=1), 320), tiled(models.YOLOv5(DETECTOR, threads=1), 64)) as two:
         expected = two(IMAGE)
         assert len(expected) > 5
         for result in two.map([IMAGE] * 3):
@@ -434,7 +434,7 @@ def test_files_are_read_by_the_threads_of_the_detector(two: TwoStage, monkeypatc
 
 def test_models_that_are_compositions() -> None:
     detector, reader = models.YOLOv5(DETECTOR, threads=1), models.YOLOv5(DETECTOR, threads=1)
-    with TwoStage(Tiled(detector, tile=200), Tiled(reader, tile=64)) as two:
+    with TwoStage(Tiled(detector, tile=320), Tiled(reader, tile=64)) as two:
         expected = two(IMAGE)
         assert len(expected) > 5
         whole = read_image(IMAGE)

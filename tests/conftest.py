@@ -37,6 +37,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 from simd_variants import VARIANTS, variant, variant_name  # noqa: E402 - imports infersdk, so after the check
 
+from infersdk import device_count  # noqa: E402
+
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
@@ -125,6 +127,15 @@ def levels_of_loggers() -> Iterator[None]:
 
 
 @pytest.fixture
+def no_garbage_collector() -> Iterator[None]:
+    """The garbage collector does not run during the test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def net(tmp_path: Path) -> Path:
     """The file net.onnx with the network of that name of the contract of backends."""
     from infersdk.testing import contract_model
@@ -176,8 +187,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.get_closest_marker("posix"):
                 item.add_marker(pytest.mark.skip(reason="needs POSIX"))
     method = "signal" if _workers() == 1 and hasattr(signal, "SIGALRM") else "thread"
+    has_gpu = device_count() > 0
     for item in items:
-        if item.get_closest_marker("gpu") and not item.get_closest_marker("timeout"):
+        if item.get_closest_marker("gpu") and not has_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+        elif item.get_closest_marker("gpu") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(GPU_TIMEOUT, method=method))
     for marker in ("slow", "soak", "fuzz"):
         if marker in config.getoption("-m", ""):

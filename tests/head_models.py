@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx_models import node, onnx, save, value
 
 
 def head_model(
@@ -31,8 +32,6 @@ def head_model(
         input: the dimensions of an image of the input, in place of (3, size, size).
         declared: dimensions that the file declares for a single output, in place of its own.
     """
-    from onnx_models import node, onnx, save, value
-
     int64 = onnx.TensorProto.INT64
     nodes = [
         node("ReduceMean", "images", "mean", axes=[1, 2, 3], keepdims=1),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx_models import onnx, save, value
 
 F = np.float32
 _SIDES = 4
@@ -29,11 +30,11 @@ class _Graph:
 
     def __call__(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
         """The name of the node's result, or of its results. Arrays become weights, in the type of the model."""
-        from onnx import helper
-
         names = [one if isinstance(one, str) else self.weight(one) for one in inputs]
         made = [f"{operator}_{len(self.nodes)}_{index}" for index in range(outputs)]
-        self.nodes.append(helper.make_node(operator, names, made, name=f"{operator}_{len(self.nodes)}", **attributes))
+        self.nodes.append(
+            onnx.helper.make_node(operator, names, made, name=f"{operator}_{len(self.nodes)}", **attributes)
+        )
         return made[0] if outputs == 1 else made
 
     def weight(self, array: Any) -> str:
@@ -50,8 +51,6 @@ class _Graph:
             output: the shape of an image's output.
             further: names of values that are outputs, too.
         """
-        from onnx_models import save, value
-
         self.nodes[-1].output[0] = "output0"
         kind = np.dtype(self.dtype).name
         outputs = [value("output0", [batch, *output], kind), *(value(name, None, kind) for name in further)]
@@ -160,8 +159,6 @@ def quantised_yolov5(path: Path, target: str, **settings: Any) -> Path:
         target: of `quant.quantize`.
         settings: of `yolov5_model`.
     """
-    import onnx
-
     from infersdk import quant
 
     whole = yolov5_model(path.with_name(f"{path.stem}_fp32.onnx"), pointwise=True, **settings)

@@ -19,8 +19,6 @@ from infersdk.core.memory_limit import MemoryBudget, charging
 from infersdk.errors import ConfigError, DeviceUnavailableError, MemoryLimitError
 from infersdk.models import YOLOv5
 
-no_gpu = pytest.mark.skipif(device_count() > 0, reason="this machine has a GPU")
-
 
 @pytest.fixture
 def budget() -> MemoryBudget:
@@ -101,7 +99,7 @@ def test_budgets_that_are_closed_while_they_are_in_use(budget: MemoryBudget) -> 
         outer.device_ptr(read=False, write=True)
 
 
-@no_gpu
+@pytest.mark.skipif(device_count() > 0, reason="this machine has a GPU")
 def test_an_allocation_that_fails_is_not_counted(budget: MemoryBudget) -> None:
     with charging(budget):
         tensor = Tensor((100,), "uint8", "cuda:0")
@@ -226,10 +224,6 @@ def test_how_an_arena_shares_a_limit() -> None:
 # ---- on a GPU ----
 
 LIMITED = [("tensorrt-rtx", "tensorrt_rtx_bindings"), ("onnxruntime", "onnxruntime")]
-gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
-]
 
 
 @pytest.fixture(params=LIMITED, ids=[name for name, _ in LIMITED])
@@ -244,13 +238,7 @@ def on_gpu(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"backend": backend, "device": "cuda:0"}
 
 
-def gpu_test(function: Any) -> Any:
-    for mark in gpu:
-        function = mark(function)
-    return function
-
-
-@gpu_test
+@pytest.mark.gpu
 def test_too_little_is_an_error_before_anything_is_allocated(on_gpu: dict[str, Any], assets: Path) -> None:
     path = assets / "models" / "yolov5n.onnx"
     infersdk.load(path, **on_gpu, max_batch=8).close()  # libraries, and the engine in the cache
@@ -262,7 +250,7 @@ def test_too_little_is_an_error_before_anything_is_allocated(on_gpu: dict[str, A
     print(e.value)
 
 
-@gpu_test
+@pytest.mark.gpu
 def test_what_is_held_stays_within_the_limit(on_gpu: dict[str, Any], assets: Path) -> None:
     """By NVML as well: what the driver gave, without the context, is within the limit and what libraries take."""
     from infersdk.testing import device_memory_used
@@ -292,7 +280,7 @@ def test_what_is_held_stays_within_the_limit(on_gpu: dict[str, Any], assets: Pat
         np.testing.assert_array_equal(mine.data, other.data)
 
 
-@gpu_test
+@pytest.mark.gpu
 def test_clones_and_larger_images_are_refused_when_it_is_full(on_gpu: dict[str, Any], assets: Path) -> None:
     path = assets / "models" / "yolov5n.onnx"
     with infersdk.load(path, **on_gpu, max_batch=2, memory_limit="900MB") as infer:

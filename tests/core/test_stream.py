@@ -14,8 +14,6 @@ from infersdk.core.memory import is_page_locked
 from infersdk.core.stream import CudaGraph, default_stream
 from infersdk.errors import DeviceUnavailableError, InputError, OutOfMemoryError
 
-gpu = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
-
 
 @pytest.mark.skipif(device_count() > 0, reason="there is a GPU")
 def test_without_a_gpu_all_say_so() -> None:
@@ -37,7 +35,7 @@ def test_without_a_gpu_all_say_so() -> None:
 class TestOnDevice:
     """What needs a GPU. Torch is the independent party that queues work on our streams and looks at our memory."""
 
-    pytestmark = gpu
+    pytestmark = pytest.mark.gpu
 
     @pytest.fixture
     def torch(self) -> Any:

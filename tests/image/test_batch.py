@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from waiting import together
 
-from infersdk import Stream, Tensor, device_count, errors, pinned_empty
+from infersdk import Stream, Tensor, errors, pinned_empty
 from infersdk.image import Geometry, PixelTransform, image_view
 from infersdk.image.batch import ImageBatch, Workers, shared_workers
 from infersdk.ops import preprocess
@@ -149,7 +149,6 @@ def test_what_a_image_takes_on_a_device() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("locked", [False, True])
 def test_on_a_device_it_is_what_it_is_on_the_host(rng: np.random.Generator, locked: bool) -> None:
     """By whole images and by the rows that are read, dense and not, page-locked and not."""

@@ -126,21 +126,24 @@ def test_sixteen_bits_keep_their_upper_eight(tmp_path: Path) -> None:
         np.testing.assert_array_equal(image.pixels, deep >> 8)
 
 
-def test_twelve_bits_keep_their_upper_eight() -> None:
-    """Pixels of 0x000, 0x7ff, 0xfff and 0x3e8, in 6 bytes behind the header of a TIFF file."""
-    tags = {256: 4, 257: 1, 258: 12, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 6}
+def tiff(pixels: bytes, bits: int, further: dict[int, int]) -> bytes:
+    """A TIFF file of one gray row: its header, the pixels, and the tags."""
+    width = 8 * len(pixels) // bits
+    tags = {256: width, 257: 1, 258: bits, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: len(pixels), **further}
     entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
-    file = b"II*\0" + struct.pack("<I", 14) + bytes.fromhex("0007fffff3e8") + struct.pack("<H", len(tags)) + entries
-    np.testing.assert_array_equal(read_image(file + bytes(4)).pixels, [[0x00, 0x7F, 0xFF, 0x3E]])
+    return b"II*\0" + struct.pack("<I", 8 + len(pixels)) + pixels + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def test_twelve_bits_keep_their_upper_eight() -> None:
+    """Pixels of 0x000, 0x7ff, 0xfff and 0x3e8."""
+    file = tiff(bytes.fromhex("0007fffff3e8"), 12, {})
+    np.testing.assert_array_equal(read_image(file).pixels, [[0x00, 0x7F, 0xFF, 0x3E]])
 
 
 @pytest.mark.parametrize("bits", [8, 16])
 def test_tiff_files_whose_white_is_zero(bits: int) -> None:
-    tags = {256: 2, 257: 1, 258: bits, 259: 1, 262: 0, 273: 8, 277: 1, 278: 1, 279: bits // 4}
-    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
     pixels = np.array([0, 0x3FFF], "<u2") if bits == 16 else np.array([0, 0x3F], np.uint8)
-    start = b"II*\0" + struct.pack("<I", 8 + bits // 4)
-    file = start + pixels.tobytes() + struct.pack("<H", len(tags)) + entries + bytes(4)
+    file = tiff(pixels.tobytes(), bits, {262: 0})
     np.testing.assert_array_equal(read_image(file).pixels, [[0xFF, 0xC0]])
 
 
@@ -169,11 +172,8 @@ def test_pixels_without_a_known_white_are_refused(dtype: type) -> None:
 
 
 def test_signed_pixels_are_refused() -> None:
-    tags = {256: 1, 257: 1, 258: 16, 259: 1, 262: 1, 273: 8, 277: 1, 278: 1, 279: 2, 339: 2}
-    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
-    file = b"II*\0" + struct.pack("<I", 10) + struct.pack("<h", -9) + struct.pack("<H", len(tags)) + entries
     with pytest.raises(ImageError, match="of 32 bits or signed ones, whose range is unknown"):
-        read_image(file + bytes(4))
+        read_image(tiff(struct.pack("<h", -9), 16, {339: 2}))
 
 
 # ---- damaged files ----

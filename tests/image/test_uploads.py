@@ -49,7 +49,6 @@ def test_nothing_is_copied_before_it_is_used() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize(("shape", "order"), SHAPES)
 def test_two_streams_read_the_same_copies(shape: tuple[int, ...], order: str) -> None:
     """Each brings in what the other one has not."""
@@ -69,7 +68,6 @@ def test_two_streams_read_the_same_copies(shape: tuple[int, ...], order: str) ->
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 def test_threads_use_the_memory_again_and_again() -> None:
     """Kernels on the streams of two threads read 200 groups of images, out of memory that does not grow."""
     pools, rounds = UploadPools(), 200
@@ -106,7 +104,6 @@ def test_threads_use_the_memory_again_and_again() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 def test_an_error_leaves_the_image_to_the_next_one() -> None:
     class Closed:
         @property
@@ -123,7 +120,6 @@ def test_an_error_leaves_the_image_to_the_next_one() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 def test_an_upload_that_does_not_fit_leaves_the_next_ones() -> None:
     pools, stream = UploadPools(), Stream("cuda:0")
     with charging(MemoryBudget("small", 1 << 20, "cuda:0")):

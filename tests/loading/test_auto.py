@@ -22,7 +22,6 @@ from infersdk.infer import BackendInfo, Declaration
 from infersdk.loading import registry
 from infersdk.testing import contract_model
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 STATE: dict[str, int] = {}

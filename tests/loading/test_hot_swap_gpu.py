@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 
 import infersdk
-from infersdk import Tensor, device_count
+from infersdk import Tensor
 from infersdk.loading.hot_swap import HotSwap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 pytest.importorskip("tensorrt_rtx_bindings")
 pytest.importorskip("onnxruntime")
 models = pytest.importorskip("onnx_models")

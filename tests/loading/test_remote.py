@@ -56,6 +56,11 @@ class Hub(http.server.ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
+    @property
+    def pinned(self) -> str:
+        """Its address of the file with the checksum."""
+        return f"{self.address}/plain/model.onnx#sha256={hashlib.sha256(self.content).hexdigest()}"
+
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -111,6 +116,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(name="hub")
 def _hub() -> Iterator[Hub]:
+    for package in ("huggingface_hub", "fsspec", "aiohttp"):
+        pytest.importorskip(package)
     hub = Hub()
     thread = threading.Thread(target=hub.serve_forever)
     thread.start()
@@ -118,6 +125,13 @@ def _hub() -> Iterator[Hub]:
     hub.shutdown()
     thread.join()
     hub.server_close()
+
+
+@pytest.fixture(name="cache")
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache of `run()`, for this process. The hub's client has its own, and reads its place when it is imported."""
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def run(hub: Hub, folder: Path, code: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -149,9 +163,9 @@ print(json.dumps(found))
     return found
 
 
-def parts(folder: Path) -> list[Path]:
-    """The beginnings of downloads in the cache of `run()`."""
-    return list((folder / "cache").glob("*.part"))
+def parts(cache: Path) -> list[Path]:
+    """The beginnings of downloads."""
+    return list(cache.glob("*.part"))
 
 
 LOAD = "with models.load({address!r}) as model: print(len(model({image!r})))"
@@ -161,91 +175,77 @@ def load(address: str) -> str:
     return LOAD.format(address=address, image=str(IMAGE))
 
 
-@pytest.mark.parametrize("kind", ["hub", "http"])
-def test_a_second_start_sends_no_request(hub: Hub, tmp_path: Path, kind: str) -> None:
-    for package in {"hub": ("huggingface_hub",), "http": ("fsspec", "aiohttp")}[kind]:
-        pytest.importorskip(package)
-    hub_address, http_address = f"hf://org/digits@{COMMIT}/onnx/model.onnx", f"{hub.address}/plain/model.onnx"
-    address = f"{http_address}#sha256={DIGEST}" if kind == "http" else hub_address
-    first = run(hub, tmp_path, load(address))
+def copy(address: str) -> str:
+    return f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
+
+
+def test_a_second_start_sends_no_request(hub: Hub, tmp_path: Path) -> None:
+    code = f"{load(f'hf://org/digits@{COMMIT}/onnx/model.onnx')}\n{load(hub.pinned)}"
+    first = run(hub, tmp_path, code)
     assert first.returncode == 0, first.stderr
-    assert int(first.stdout) > 0
-    assert hub.requests
+    assert all(int(count) > 0 for count in first.stdout.split())
+    assert {request.split("/")[1] for request in hub.requests} >= {"org", "plain"}
     hub.requests.clear()
     for more in ({"HF_HUB_DISABLE_TELEMETRY": "0"}, {"HF_HUB_OFFLINE": "1"}):
-        again = run(hub, tmp_path, load(address), **more)
+        again = run(hub, tmp_path, code, **more)
         assert (again.returncode, again.stdout) == (0, first.stdout), again.stderr
     assert hub.requests == []
 
 
 def test_offline(hub: Hub, tmp_path: Path) -> None:
-    for package in ("huggingface_hub", "aiohttp"):
-        pytest.importorskip(package)
-    addresses = f"hf://org/digits@{COMMIT}/onnx/model.onnx", f"{hub.address}/plain/model.onnx#sha256={DIGEST}"
-    for error in errors(hub, tmp_path, *addresses, HF_HUB_OFFLINE="1"):
+    for error in errors(hub, tmp_path, f"hf://org/digits@{COMMIT}/onnx/model.onnx", hub.pinned, HF_HUB_OFFLINE="1"):
         assert "HF_HUB_OFFLINE forbids a download" in error
     assert hub.requests == []
 
 
-def test_a_broken_download_is_continued(hub: Hub, tmp_path: Path) -> None:
-    for package in ("fsspec", "aiohttp"):
-        pytest.importorskip(package)
+def broken(hub: Hub, cut: int) -> None:
+    hub.cut = cut
+    with pytest.raises(ModelNotFoundError):
+        local_copy(hub.pinned)
+
+
+def test_a_broken_download_is_continued(hub: Hub, cache: Path) -> None:
     hub.content = bytes(range(256)) * (8 << 12)
-    digest, hub.cut = hashlib.sha256(hub.content).hexdigest(), 5 << 20
-    address = f"{hub.address}/plain/model.onnx#sha256={digest}"
-    code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
-    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
-    (part,) = parts(tmp_path)
-    hub.cut = size = part.stat().st_size
+    broken(hub, 5 << 20)
+    (part,) = parts(cache)
+    size = part.stat().st_size
     assert 0 < size < len(hub.content)
-    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr  # the connection ends again
+    broken(hub, size)  # the connection ends again
     assert part.stat().st_size == size
-    hub.cut = size + (3 << 19)
-    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
+    broken(hub, size + (3 << 19))
     assert size < part.stat().st_size <= size + (3 << 19)  # what came before the end stays
-    path = run(hub, tmp_path, code).stdout.strip()
-    assert Path(path).read_bytes() == hub.content
-    assert parts(tmp_path) == []
+    assert local_copy(hub.pinned).read_bytes() == hub.content
+    assert parts(cache) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of the size of files")
 def test_a_full_disk(hub: Hub, tmp_path: Path) -> None:
-    for package in ("fsspec", "aiohttp"):
-        pytest.importorskip(package)
     hub.content = bytes(2 << 20)
-    address = f"{hub.address}/plain/model.onnx#sha256={DIGEST}"
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))"
-    code = f"{limit}\nfrom infersdk.loading.remote import local_copy; local_copy({address!r})"
-    last = run(hub, tmp_path, code).stderr.splitlines()[-1]
+    last = run(hub, tmp_path, f"{limit}\n{copy(hub.pinned)}").stderr.splitlines()[-1]
     assert last.startswith(f"infersdk.errors.OutputError: {str(tmp_path / 'cache')!r} cannot hold"), last
     assert "File too large" in last
-    assert parts(tmp_path) == []
+    assert parts(tmp_path / "cache") == []
 
 
 @pytest.mark.parametrize("ranges", [False, None], ids=["ignored", "refused"])
-def test_a_server_without_ranges(hub: Hub, tmp_path: Path, ranges: bool | None) -> None:
+def test_a_server_without_ranges(hub: Hub, cache: Path, ranges: bool | None) -> None:
     """A broken download then begins at the start."""
-    for package in ("fsspec", "aiohttp"):
-        pytest.importorskip(package)
     hub.content, hub.ranges = os.urandom(6 << 20), ranges
-    digest, hub.cut = hashlib.sha256(hub.content).hexdigest(), 1 << 20
-    address = f"{hub.address}/plain/model.onnx#sha256={digest}"
-    code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
-    assert "ModelNotFoundError" in run(hub, tmp_path, code).stderr
-    assert parts(tmp_path)
-    done = run(hub, tmp_path, code)
-    assert Path(done.stdout.strip()).read_bytes() == hub.content, done.stderr
+    broken(hub, 1 << 20)
+    assert parts(cache)
+    assert local_copy(hub.pinned).read_bytes() == hub.content
 
 
-def test_a_broken_download_without_a_checksum(hub: Hub, tmp_path: Path) -> None:
+def test_a_broken_download_without_a_checksum(
+    hub: Hub, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The next one begins at the start."""
-    for package in ("fsspec", "aiohttp"):
-        pytest.importorskip(package)
     hub.content, hub.cut = bytes(6 << 20), 5 << 20
-    fetch = f"cli.main(['fetch', '{hub.address}/plain/model.onnx'])"
-    folder = tmp_path / "cache"
-    assert "cannot be read" in run(hub, tmp_path, fetch).stderr
-    assert not any(folder.iterdir())
+    fetch = ["fetch", f"{hub.address}/plain/model.onnx"]
+    assert cli.main(fetch) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert not any(cache.iterdir())
     killed = f"""
 import os
 from fsspec.implementations.http import HTTPFileSystem
@@ -254,32 +254,27 @@ def get_file(self, name, path, **options):
         file.write(bytes(5 << 20))
     os._exit(9)
 HTTPFileSystem.get_file = get_file
-{fetch}
+cli.main({fetch})
 """
     assert run(hub, tmp_path, killed).returncode == 9
-    assert [part.stat().st_size for part in parts(tmp_path)] == [5 << 20]
+    assert [part.stat().st_size for part in parts(cache)] == [5 << 20]
     hub.content = b"\1" * (6 << 20)
-    fetched = run(hub, tmp_path, fetch)
-    assert hashlib.sha256(hub.content).hexdigest() in fetched.stdout, fetched.stdout + fetched.stderr
-    assert parts(tmp_path) == []
+    assert cli.main(fetch) == 0
+    assert hashlib.sha256(hub.content).hexdigest() in capsys.readouterr().out
+    assert parts(cache) == []
 
 
 def test_a_branch_with_a_new_commit(hub: Hub, tmp_path: Path) -> None:
-    pytest.importorskip("huggingface_hub")
-    codes = []
     for commit, content in ((COMMIT, b"old"), ("f" * 40, b"new")):
         hub.commit, hub.content = commit, content
-        address = f"hf://org/digits/onnx/model.onnx#sha256={hashlib.sha256(content).hexdigest()}"
-        codes.append(f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}).read_text())")
-        assert run(hub, tmp_path, codes[-1]).stdout == f"{content.decode()}\n"
+        code = copy(f"hf://org/digits/onnx/model.onnx#sha256={hashlib.sha256(content).hexdigest()}")
+        assert Path(run(hub, tmp_path, code).stdout.strip()).read_bytes() == content
     hub.requests.clear()
-    assert run(hub, tmp_path, codes[-1]).stdout == "new\n"
+    assert Path(run(hub, tmp_path, code).stdout.strip()).read_bytes() == b"new"
     assert hub.requests == []
 
 
 def test_commands_take_addresses(hub: Hub, tmp_path: Path) -> None:
-    for package in ("huggingface_hub", "aiohttp"):
-        pytest.importorskip(package)
     address = f"http://user:secret@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST}"
     code = f"""
 for model in {(f"hf://org/digits@{COMMIT}/onnx/model.onnx", address)!r}:
@@ -297,50 +292,43 @@ for model in {(f"hf://org/digits@{COMMIT}/onnx/model.onnx", address)!r}:
         assert "yolov5" in info, shown.stderr
 
 
-def test_a_bundle_at_an_address(hub: Hub, tmp_path: Path) -> None:
-    for package in ("aiohttp", "onnxruntime"):
-        pytest.importorskip(package)
+def test_a_bundle_at_an_address(hub: Hub, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
     bundles.pack(DETECTOR, tmp_path / "digits.infer", images=[IMAGE], samples=1)
     hub.content = (tmp_path / "digits.infer").read_bytes()
-    address = f"{hub.address}/plain/model.onnx#sha256={hashlib.sha256(hub.content).hexdigest()}"
-    (tmp_path / "app.toml").write_text(f'[models.digits]\npath = "{address}"\n')
-    code = f"""
-cli.main(['predict', {str(IMAGE)!r}, '--model', 'app.toml', '--conf', '0.4'])
-for model in ('app.toml', {address!r}):
-    cli.main(['info', model])
-"""
-    shown = run(hub, tmp_path, code)
-    assert "seven" in shown.stdout, shown.stderr
-    assert shown.stdout.count("a bundle") == 2, shown.stderr
-    shown = run(hub, tmp_path, f"print(models.load({address!r}))")
-    assert shown.stdout.startswith("<YOLOv5 model.onnx, "), "the name in the address, not that in the cache"
+    config = tmp_path / "app.toml"
+    config.write_text(f'[models.digits]\npath = "{hub.pinned}"\n')
+    cli.main(["predict", str(IMAGE), "--model", str(config), "--conf", "0.4"])
+    for model in (str(config), hub.pinned):
+        cli.main(["info", model])
+    shown = capsys.readouterr().out
+    assert "seven" in shown
+    assert shown.count("a bundle") == 2
+    with models.load(hub.pinned) as model:
+        assert repr(model).startswith("<YOLOv5 model.onnx, "), "the name in the address, not that in the cache"
 
 
 def test_several_processes_download_one_file(hub: Hub, tmp_path: Path) -> None:
-    for package in ("fsspec", "aiohttp"):
-        pytest.importorskip(package)
     hub.content, hub.delay = bytes(range(256)) * (6 << 12), 0.3
-    digest = hashlib.sha256(hub.content).hexdigest()
-    address = f"{hub.address}/plain/model.onnx#sha256={digest}"
-    code = f"from infersdk.loading.remote import local_copy; print(local_copy({address!r}))"
     with ThreadPoolExecutor() as pool:
-        ended = list(pool.map(lambda _: run(hub, tmp_path, code), range(3)))
+        ended = list(pool.map(lambda _: run(hub, tmp_path, copy(hub.pinned)), range(3)))
     assert [one.stderr for one in ended] == [""] * 3
     assert {Path(one.stdout.strip()).read_bytes() for one in ended} == {hub.content}
 
 
-def test_a_slow_download(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fsspec, aiohttp = pytest.importorskip("fsspec"), pytest.importorskip("aiohttp")
+@pytest.mark.usefixtures("cache")
+def test_a_slow_download(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    import aiohttp
+    import fsspec
+
     limits = []
 
     async def client(**options: Any) -> Any:
         limits.append(options["timeout"])
         return aiohttp.ClientSession(**options)
 
-    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
-    address = f"{hub.address}/plain/model.onnx#sha256={DIGEST}"
     monkeypatch.setitem(fsspec.config.conf, "http", {"get_client": client})
-    assert local_copy(address).read_bytes() == hub.content
+    assert local_copy(hub.pinned).read_bytes() == hub.content
     assert [(limit.total, limit.sock_connect, limit.sock_read) for limit in limits] == [(None, 30, 60)]
     monkeypatch.setitem(
         fsspec.config.conf, "http", {"client_kwargs": {"timeout": aiohttp.ClientTimeout(sock_read=0.1)}}
@@ -351,8 +339,6 @@ def test_a_slow_download(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_another_file(hub: Hub, tmp_path: Path) -> None:
-    for package in ("huggingface_hub", "aiohttp"):
-        pytest.importorskip(package)
     *changed, missing, refused = errors(
         hub, tmp_path, f"hf://org/digits@{COMMIT}/onnx/model.onnx#sha256={'0' * 64}",
         f"{hub.address}/plain/model.onnx#sha256={'0' * 64}", f"hf://org/digits@{COMMIT}/other.onnx",
@@ -366,8 +352,6 @@ def test_another_file(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_passwords_are_not_shown(hub: Hub, tmp_path: Path) -> None:
-    for package in ("fsspec", "aiohttp"):
-        pytest.importorskip(package)
     cases = [
         (hub.server_port, "plain/model.onnx"), (hub.server_port, f"plain/model.onnx#sha256={'0' * 64}"),
         (hub.server_port, f"plain/none.onnx#sha256={DIGEST}"), (9, f"plain/model.onnx#sha256={DIGEST}"),
@@ -378,15 +362,13 @@ def test_passwords_are_not_shown(hub: Hub, tmp_path: Path) -> None:
         assert f"http://***@127.0.0.1:{port}/plain" in error
         assert "secret" not in error
     address = f"http://user:secret@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST}"
-    assert run(hub, tmp_path, load(address)).returncode == 0
-    fetched = run(hub, tmp_path, f"cli.main(['fetch', {address!r}])").stdout
+    fetched = run(hub, tmp_path, f"{load(address)}\ncli.main(['fetch', {address!r}])").stdout
     assert f"http://***@127.0.0.1:{hub.server_port}/plain/model.onnx#sha256={DIGEST} (" in fetched
     assert not any(b"secret" in file.read_bytes() for file in (tmp_path / "cache").glob("*.json"))
 
 
 def test_fetch_without_a_network(hub: Hub, tmp_path: Path) -> None:
     """The hub's client of HTTP has exceptions of its own."""
-    pytest.importorskip("huggingface_hub")
     address = "hf://org/digits/onnx/model.onnx"  # for a pinned one, the client tries again for 20 s
     ended = run(hub, tmp_path, f"sys.exit(cli.main(['fetch', {address!r}]))", HF_ENDPOINT="http://127.0.0.1:9")
     assert ended.returncode == 2, ended.stderr
@@ -395,8 +377,6 @@ def test_fetch_without_a_network(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_fetch_and_lock(hub: Hub, tmp_path: Path) -> None:
-    for package in ("huggingface_hub", "aiohttp"):
-        pytest.importorskip(package)
     config = tmp_path / "app.toml"
     config.write_text('[models.digits]\ntype = "yolov5"\npath = "hf://org/digits/onnx/model.onnx"\n')
     use = f"with models.create('app.toml')['digits'] as model: print(len(model({str(IMAGE)!r})))"

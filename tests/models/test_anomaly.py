@@ -15,7 +15,6 @@ from infersdk.image import Geometry
 from infersdk.models import AnomalyDetection, AnomalyMap, load
 from infersdk.ops import resize_map
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.full((40, 80, 3), 255, np.uint8)

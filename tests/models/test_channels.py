@@ -14,7 +14,6 @@ from onnx_models import node, save, value
 from infersdk.errors import UnsupportedModelError
 from infersdk.models import TYPES, ImageInput, Preprocessor, VisionModel, load
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 RNG = np.random.default_rng(7)

@@ -15,7 +15,6 @@ from infersdk.image import Geometry
 from infersdk.models import DepthEstimation, DepthMap, load
 from infersdk.ops import resize_map
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((40, 80, 3), np.uint8)

@@ -16,7 +16,6 @@ from infersdk.image import Geometry
 from infersdk.models import DETR, RFDETR, RTDETR, Detections, RFDETRSeg, load
 from infersdk.ops import resize_map
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)

@@ -18,7 +18,6 @@ from infersdk import models
 from infersdk.errors import ConfigError, InputError, ShapeError, UnsupportedModelError
 from infersdk.models import Classifier, Embedder, Embedding, Gallery, load
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)

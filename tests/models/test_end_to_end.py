@@ -11,7 +11,6 @@ from head_models import head_model
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.models import EndToEnd, YOLOv8, load
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)  # scale 0.32 onto 64 x 64: 16 rows of padding above

@@ -12,7 +12,6 @@ from head_models import head_model
 from infersdk import models
 from infersdk.image import Geometry
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((64, 64, 3), np.uint8)

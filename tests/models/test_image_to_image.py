@@ -15,7 +15,6 @@ from infersdk.image import Geometry
 from infersdk.models import BackgroundRemoval, ImageResult, ImageToImage, Matte, load
 from infersdk.ops import resize_map
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 RNG = np.random.default_rng(0)

@@ -131,9 +131,12 @@ def test_data_of_other_programs(rng: np.random.Generator) -> None:
 def test_supervision_takes_all_of_it(rng: np.random.Generator) -> None:
     pytest.importorskip("supervision")
     masks, turned = planes(rng, 3), np.array([[10, 10, 4, 2, 0.5]] * 3)
-    theirs = boxes(3, mask=masks, oriented=turned, track_id=np.array([4, 5, 6])).to_supervision()
+    columns = {"track_id": np.array([4, 5, 6]), "zone": np.array([7, 8, 9])}
+    theirs = boxes(3, mask=masks, oriented=turned, **columns).to_supervision()
     np.testing.assert_array_equal(theirs.mask, masks)
     assert theirs.tracker_id.tolist() == [4, 5, 6]
+    assert theirs.data["zone"].tolist() == [7, 8, 9]
+    assert theirs.data["class_name"].tolist() == ["person", "bus", "person"]
     assert theirs.data["xyxyxyxy"].shape == (3, 4, 2)
     assert len(theirs[theirs.confidence > 0.5]) == 2
 

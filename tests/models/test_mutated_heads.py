@@ -20,7 +20,6 @@ import infersdk
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.models import TYPES, Detections, load
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 SIDE, STRIDES = 64, (8, 16, 32)

@@ -15,7 +15,6 @@ from infersdk.models import EndToEndOBB, YOLOv8, YOLOv8OBB, load
 from infersdk.models.obb import to_source
 from infersdk.ops import nms_oriented
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)  # scale 0.32 onto 64 x 64: 16 rows of padding above

@@ -12,7 +12,6 @@ from infersdk.accuracy import Contender, PoseTask
 from infersdk.errors import UnsupportedModelError
 from infersdk.models import EndToEnd, EndToEndPose, YOLOv8, YOLOv8Pose, load
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)

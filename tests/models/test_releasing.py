@@ -241,7 +241,6 @@ def test_many_threads_while_it_comes_and_goes() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.assets
-@pytest.mark.skipif(infersdk.device_count() == 0, reason="needs an NVIDIA GPU")
 def test_memory_of_a_device(assets: Path) -> None:
     """By NVML: after a release at most 64 MiB more than the bare context; the next use takes milliseconds."""
     pytest.importorskip("tensorrt_rtx_bindings")

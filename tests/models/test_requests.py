@@ -99,19 +99,6 @@ def test_settings_of_one_call(backend: str) -> None:
         assert len(list(detector.map([IMAGE] * 3, in_flight=np.int64(2)))) == 3  # type: ignore[arg-type]
 
 
-def test_a_bad_image_fails_alone(tmp_path: Path) -> None:
-    (tmp_path / "bad.jpg").write_bytes(IMAGE.read_bytes()[:1000])
-    with YOLOv5(DETECTOR, conf=0.5, max_batch=4) as detector:
-        expected = detector(IMAGE)
-        bad, *good = detector.submit_many([tmp_path / "bad.jpg", IMAGE, str(IMAGE), IMAGE.read_bytes()])
-        with pytest.raises(ImageError, match=r"bad\.jpg"):
-            bad.result(60)
-        for future in good:
-            same(future.result(60), expected)
-        with pytest.raises(ImageError, match="no image at"):
-            detector.submit(tmp_path / "none.jpg").result(60)
-
-
 def test_a_gap_in_the_batch_is_closed(tmp_path: Path) -> None:
     """The rows behind an image that failed move up: each result stays with its image."""
     images = variants()
@@ -205,7 +192,6 @@ class Weighing(models.Classifier):
 
 
 def test_settings_of_one_call_are_told_apart_exactly(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
     zeros, some = np.zeros((64, 64)), np.zeros((64, 64))
     some[30:40, 30:40] = 1
     near = [np.array([0.123456789]), np.array([0.1234567894])]
@@ -237,7 +223,6 @@ class Keeping(models.Classifier):
 def test_a_result_that_is_a_view_of_the_outputs_is_refused(
     tmp_path: Path, keep: Callable[[Any], Any], parameters: dict[str, Any]
 ) -> None:
-    pytest.importorskip("onnx")
     path = head_model(tmp_path / "m.onnx", [np.arange(10, dtype=np.float32)], {})
     kind = type("Kept", (Keeping,), {"keep": staticmethod(keep)})
     with kind(path) as model:

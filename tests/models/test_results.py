@@ -246,14 +246,6 @@ def test_coco() -> None:
     assert nameless.to_coco(1, {-1: 9})[0]["category_id"] == 9
 
 
-def test_supervision() -> None:
-    pytest.importorskip("supervision")
-    theirs = boxes(3, {"track": np.array([4, 5, 6])}).to_supervision()
-    assert len(theirs) == 3
-    assert theirs.data["class_name"].tolist() == ["person", "bus", "2"]
-    assert theirs.data["track"].tolist() == [4, 5, 6]
-
-
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 def test_pickling(protocol: int) -> None:
     pixels = np.zeros((48, 64, 3), np.uint8)

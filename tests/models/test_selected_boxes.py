@@ -13,7 +13,6 @@ import infersdk
 from infersdk.errors import UnsupportedModelError
 from infersdk.models import SelectedBoxes, load
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((32, 128, 3), np.uint8)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from head_models import head_model
+from onnx_models import onnx
 from PIL import Image
 
 from infersdk import models
 from infersdk.errors import ConfigError, InputError, ShapeError, UnsupportedModelError
 from infersdk.models import ClassMap, ClassMaps, SemanticSegmentation, TwinLiteNet, load
 
-onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)
@@ -245,10 +244,6 @@ def test_a_map_goes_on_to_other_programs(tmp_path: Path) -> None:
     for wrong in (2, "a"):
         with pytest.raises(InputError, match=f"opacity is {wrong!r}; use 0 to 1"):
             found.draw(image, opacity=wrong)
-    assert json.loads(found.save(tmp_path / "m.json").read_text()) == rows
-    assert found.save(tmp_path / "m.png", image=image).stat().st_size > 0
-    assert found.with_image(image).draw().size == (30, 20)
-    assert pickle.loads(pickle.dumps(found)).to_dicts() == found.to_dicts()
     with pytest.raises(ShapeError, match="float32"):
         ClassMap(class_ids.astype(np.float32), ())
 
@@ -289,8 +284,6 @@ def test_areas_of_twinlitenet(assets: Path, backend: str) -> None:
     pytest.importorskip(backend)
     images = sorted((assets / "driving").glob("frame_*.jpg"))[::2]
     path = assets / "models" / "twinlitenet.onnx"
-    with pytest.raises(UnsupportedModelError, match='area="lanes", lanes="segmentation"'):
-        load(path)
     with load(path, type="twinlitenet", backend=backend, area="lanes", lanes="segmentation") as model:
         areas = [found.areas for found in model.stream(images)]
     # The figures of the test data's own notes.

@@ -13,7 +13,6 @@ from infersdk import models
 from infersdk.errors import ConfigError, UnsupportedModelError
 from infersdk.models import SSD, YOLONAS, UltraFace, load
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((32, 128, 3), np.uint8)

@@ -12,8 +12,6 @@ import pytest
 from PIL import Image
 from raw_head_models import yolov8_model
 
-pytest.importorskip("onnx")
-
 _PROGRAM = """
 import json, sys
 from infersdk.models import YOLOv8
@@ -55,5 +53,4 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     path = yolov8_model(tmp_path / "m.onnx", size=(96, 96))
     image = drawn(tmp_path)
     (tmp_path / "file").write_bytes(b"")
-    for _ in range(2):
-        assert started(path, "onnxruntime", image, cache=tmp_path / "file")[0] == ["onnx"]
+    assert started(path, "onnxruntime", image, cache=tmp_path / "file")[0] == ["onnx"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import itertools
 import subprocess
 import sys
@@ -401,6 +400,7 @@ threading.Thread(target=calls).start()
 
 @pytest.mark.parametrize("settings", [{}, {"threads": 1}], ids=["", "one-thread"])
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.usefixtures("no_garbage_collector")
 def test_the_error_of_an_image_is_in_no_cycle(backend: str, settings: dict[str, Any]) -> None:
     """Its traceback has the image, which would stay until the garbage is collected."""
     pytest.importorskip(backend)
@@ -413,13 +413,8 @@ def test_the_error_of_an_image_is_in_no_cycle(backend: str, settings: dict[str, 
         raise AssertionError("no image has failed")
 
     with models.YOLOv5(DETECTOR, backend, max_batch=4, **settings) as model:
-        gc.collect()
-        gc.disable()
-        try:
-            error = error_of([*frames(), b"no image", *frames()])
-            until(lambda: error() is None)
-        finally:
-            gc.enable()
+        error = error_of([*frames(), b"no image", *frames()])
+        until(lambda: error() is None)
 
 
 @pytest.mark.parametrize("started", [False, True])

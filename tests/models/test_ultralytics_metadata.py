@@ -12,7 +12,6 @@ from head_models import head_model
 from infersdk import models
 from infersdk.models import load
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 RNG = np.random.default_rng(0)

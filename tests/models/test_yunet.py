@@ -15,7 +15,6 @@ from infersdk.image import read_image
 from infersdk.models import YuNet, load
 from infersdk.ops import FIVE_POINTS, aligned_crops, similarity
 
-pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 IMAGE = np.zeros((100, 200, 3), np.uint8)  # scale 0.32 onto 64 x 64: 32 rows of padding below

@@ -5,19 +5,10 @@
  *     test_core FOLDER
  */
 #include "platform.h"
+#include "rounds.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define CHECK(condition)                                                                                               \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            fprintf(stderr, "%s:%d: %s: last error: %s\n", __FILE__, __LINE__, #condition, ifs_last_error());          \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
 
 static void *host_of(ifs_tensor *tensor, int32_t access) {
     void *host = NULL;
@@ -182,11 +173,9 @@ static void test_shapes(void) {
 /* Every type to every other from random bytes: no value is undefined behaviour. */
 static void test_convert(void) {
     enum { COUNT = 1031 };
-    uint64_t state = 88172645463325252u, source[COUNT], target[COUNT];
-    for (int i = 0; i < COUNT; i++) {
-        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-        source[i] = state;
-    }
+    uint64_t source[COUNT], target[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        source[i] = next();
     for (int32_t from = 0; from < IFS_NUM_DTYPES; from++)
         for (int32_t to = 0; to < IFS_NUM_DTYPES; to++)
             CHECK(ifs_convert(source, from, target, to, COUNT) == IFS_OK);

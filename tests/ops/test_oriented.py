@@ -7,8 +7,7 @@ import pytest
 from simd_variants import VARIANTS, variant
 
 from infersdk import Tensor, errors
-from infersdk.core._lib import lib
-from infersdk.core.stream import Stream, device_count
+from infersdk.core.stream import Stream
 from infersdk.image import Geometry
 from infersdk.ops import DetectionDecoder, nms_oriented
 from infersdk.ops.device import DeviceDetectionDecoder, DeviceOrientedBoxes
@@ -132,8 +131,6 @@ def test_wrong_arguments() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("agnostic", [False, True])
 def test_on_a_device(rng: np.random.Generator, dtype: str, agnostic: bool) -> None:
-    if not lib.ifs_has_cuda() or not device_count():
-        pytest.skip("no CUDA device on this machine")
     anchors, images = 1500, 5
     output = np.empty((images, 4 + 3 + 1, anchors), F)
     for image in output:

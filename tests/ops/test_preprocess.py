@@ -258,16 +258,6 @@ def test_points_need_two_columns() -> None:
 # ---- RESIZE is OpenCV's, bit for bit -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pixels", ["gray", "bgr", "bgra"])
-def test_resize_equals_opencv(rng: np.random.Generator, simd: int, pixels: str) -> None:
-    order = "gray" if pixels == "gray" else "bgr"
-    for w, h, rw, rh in random_sizes(rng, 120):
-        view = image(rng, w, h, pixels)
-        expected = cv2_resize(view, (rw, rh)).reshape(rh, rw, -1)[..., :3]
-        got = preprocess(view, Geometry.stretch((w, h), (rw, rh)), identity(order), format=pixels)
-        np.testing.assert_array_equal(got, expected, err_msg=f"{w} x {h} to {rw} x {rh}")
-
-
 @pytest.mark.parametrize("size", [(1920, 1080), (810, 1080), (3840, 2160), (333, 1000), (100, 80)])
 def test_resize_of_usual_sizes_equals_opencv(rng: np.random.Generator, simd: int, size: tuple[int, int]) -> None:
     view = image(rng, *size, "bgr")

@@ -14,20 +14,8 @@ from infersdk.errors import DTypeError, InputError, InUseError, ShapeError
 from infersdk.ops import DETECTION, NO_TRACK, ByteTracker, assign
 
 SIZES = [
-    (0, 0),
-    (0, 5),
-    (5, 0),
-    (1, 1),
-    (1, 9),
-    (9, 1),
-    (2, 2),
-    (3, 17),
-    (17, 3),
-    (16, 16),
-    (33, 32),
-    (32, 33),
-    (70, 64),
-]
+    (0, 0), (0, 5), (5, 0), (1, 1), (1, 9), (9, 1), (2, 2), (3, 17), (17, 3), (16, 16), (33, 32), (32, 33), (70, 64),
+]  # fmt: skip
 MADE = {
     "unique": lambda random, size: random.normal(size=size),
     "positive": lambda random, size: 1e6 * random.random(size),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import random
 import sys
 import threading
@@ -113,20 +112,16 @@ def test_a_callback_may_ask_and_add_another(make: Make) -> None:
     assert called == ["a", True]
 
 
+@pytest.mark.usefixtures("no_garbage_collector")
 def test_a_raised_exception_is_in_no_cycle(make: Make) -> None:
     """Who asks for the result of a failed request does not keep its image alive until the garbage is collected."""
-    gc.collect()
-    gc.disable()
-    try:
-        future = make()
-        future.set_exception(ZeroDivisionError())
-        with pytest.raises(ZeroDivisionError):
-            future.result()
-        alive = weakref.ref(future)
-        del future
-        assert alive() is None
-    finally:
-        gc.enable()
+    future = make()
+    future.set_exception(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        future.result()
+    alive = weakref.ref(future)
+    del future
+    assert alive() is None
 
 
 @pytest.mark.posix

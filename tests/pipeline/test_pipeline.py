@@ -25,6 +25,7 @@ from idle_backend import idle
 from squares import LONG, Squares, SquaresBuffer, begun, consistent, until
 from waiting import FREE_THREADED, together
 
+import infersdk
 from infersdk import Pipeline
 from infersdk.errors import (
     ClosedError,
@@ -63,12 +64,6 @@ def test_a_full_batch_leaves_at_once(model: Squares) -> None:
     with Pipeline(model, max_delay=LONG) as pipeline:
         assert [f.result(LONG) for f in pipeline.submit_many(range(4))] == [0, 1, 4, 9]
         assert pipeline.stats().batch_sizes == {4: 1}
-
-
-def test_without_a_delay_no_request_waits(model: Squares) -> None:
-    with Pipeline(model, max_delay=0) as pipeline:
-        for i in range(20):
-            assert pipeline.submit(i).result(LONG) == i * i
 
 
 def test_while_a_batch_runs_the_next_one_fills(model: Squares) -> None:
@@ -165,51 +160,30 @@ def test_a_bad_item_fails_alone(model: Squares) -> None:
     assert [sorted(batch) for batch in model.batches] == [[5, 6, 7]]  # without a gap
 
 
-def test_the_error_of_a_worker_is_in_no_cycle(model: Squares) -> None:
-    """Its traceback has the item, perhaps a large image, which would stay until the garbage is collected."""
-    gc.collect()
-    gc.disable()
-    try:
-        with Pipeline(model) as pipeline:
-            error = weakref.ref(pipeline.submit(-2).exception(LONG))
-
-            def freed() -> bool:
-                if FREE_THREADED:
-                    pipeline.submit(2).result(LONG)
-                return error() is None
-
-            until(freed)
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("method", ["run", "results", "move"])
-@pytest.mark.parametrize("count", [1, 4])
-def test_the_error_of_a_run_is_in_no_cycle(
+@pytest.mark.parametrize(("method", "count"), [("prepare", 1), *itertools.product(["run", "results", "move"], [1, 4])])
+@pytest.mark.usefixtures("no_garbage_collector")
+def test_the_error_of_a_batch_is_in_no_cycle(
     model: Squares, method: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(self: SquaresBuffer, *arguments: int) -> None:
+    """Its traceback has the item, perhaps a large image, which would stay until the garbage is collected."""
+
+    def fails(self: SquaresBuffer, *arguments: Any) -> None:
         self.running = False
         raise InferenceError("the run failed")
 
     for name in {method, "results" if method == "move" else method}:  # rows are moved after a failure
         monkeypatch.setattr(SquaresBuffer, name, fails)
-    gc.collect()
-    gc.disable()
-    try:
-        with Pipeline(model, max_delay=0.2) as pipeline:
-            futures = pipeline.submit_many(range(count))
-            errors = [weakref.ref(future.exception(LONG)) for future in futures]
-            del futures
+    with Pipeline(model, max_delay=0.2) as pipeline:
+        futures = pipeline.submit_many(range(count))
+        errors = [weakref.ref(future.exception(LONG)) for future in futures]
+        del futures
 
-            def freed() -> bool:
-                if FREE_THREADED:
-                    pipeline.submit(2).exception(LONG)
-                return not any(error() for error in errors)
+        def freed() -> bool:
+            if FREE_THREADED:
+                pipeline.submit(2).exception(LONG)
+            return not any(error() for error in errors)
 
-            until(freed)
-    finally:
-        gc.enable()
+        until(freed)
 
 
 def test_a_bad_result_fails_alone(model: Squares) -> None:
@@ -500,21 +474,6 @@ def test_close_lets_go_of_those_who_wait(model: Squares) -> None:
     thread.join(LONG)
     assert running.result(0) == 1
     assert isinstance(ended[0], ClosedError)
-
-
-def test_close_in_a_callback(model: Squares) -> None:
-    pipeline = Pipeline(model, max_delay=0)
-    closed = threading.Event()
-
-    def close(future: Future[Any]) -> None:
-        pipeline.close()
-        closed.set()
-
-    future = pipeline.submit(3)
-    future.add_done_callback(close)
-    assert closed.wait(LONG)
-    assert future.result() == 9
-    until(lambda: model.open == 0)
 
 
 def test_callbacks_that_submit_more_than_there_are_slots(model: Squares) -> None:
@@ -858,6 +817,13 @@ def test_slots_are_whole_batches(model: Squares) -> None:
 # ---- an Infer ----
 
 
+@pytest.fixture
+def onnx_models() -> Any:
+    """The module of that name; the test skips without ONNX Runtime."""
+    pytest.importorskip("onnxruntime")
+    return pytest.importorskip("onnx_models")
+
+
 def row(value: float, side: int = 2) -> np.ndarray[Any, Any]:
     return np.full((3, side, side), value, np.float32)
 
@@ -882,11 +848,7 @@ def test_arrays_through_an_infer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch", ["n", 2])
-def test_items_that_write_their_own_row(tmp_path: Path, batch: str | int) -> None:
-    onnx_models = pytest.importorskip("onnx_models")
-    pytest.importorskip("onnxruntime")
-    import infersdk
-
+def test_items_that_write_their_own_row(tmp_path: Path, onnx_models: Any, batch: str | int) -> None:
     class Item:
         def __init__(self, *shape: int, dtype: type = np.float32) -> None:
             self.shape, self.dtype = shape, np.dtype(dtype)
@@ -910,11 +872,7 @@ def test_what_is_no_model(models: Any) -> None:
         Pipeline(models)
 
 
-def test_a_model_without_a_batch_axis(tmp_path: Path) -> None:
-    onnx_models = pytest.importorskip("onnx_models")
-    pytest.importorskip("onnxruntime")
-    import infersdk
-
+def test_a_model_without_a_batch_axis(tmp_path: Path, onnx_models: Any) -> None:
     fixed = "no free batch axis in front, so batches of 8 .* with a dynamic first dimension, or use max_batch=3"
     for dims, words in (([3, 4], fixed), (["n", "m"], "leaves more than its batch free")):
         path = onnx_models.identity(tmp_path / "m.onnx", dims)
@@ -924,23 +882,16 @@ def test_a_model_without_a_batch_axis(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
 @pytest.mark.parametrize("capacity", [1, 2, 8])
-def test_a_model_with_a_row_for_each_object(tmp_path: Path, backend: str, capacity: int) -> None:
+def test_a_model_with_a_row_for_each_object(tmp_path: Path, onnx_models: Any, backend: str, capacity: int) -> None:
     """Which row belongs to which request is unknown, also where there are as many."""
-    onnx_models = pytest.importorskip("onnx_models")
     pytest.importorskip(backend)
-    import infersdk
-
     for make in (onnx_models.found, onnx_models.nonzero):
         with infersdk.load(make(tmp_path / "m.onnx"), backend) as infer, pytest.raises(UnsupportedModelError) as raised:
             Pipeline(infer, max_batch=capacity)
         assert "use max_batch" not in str(raised.value)
 
 
-def test_one_number_for_each_request_is_an_array(tmp_path: Path) -> None:
-    onnx_models = pytest.importorskip("onnx_models")
-    pytest.importorskip("onnxruntime")
-    import infersdk
-
+def test_one_number_for_each_request_is_an_array(tmp_path: Path, onnx_models: Any) -> None:
     path = onnx_models.double(tmp_path / "m.onnx", ["batch"])
     with infersdk.load(path, "onnxruntime") as infer, Pipeline(infer, max_batch=2) as pipeline:
         result = pipeline.submit(np.float32(3)).result(LONG)["y"]
@@ -949,12 +900,8 @@ def test_one_number_for_each_request_is_an_array(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["y_dim_0", None])
-def test_an_output_whose_batch_has_another_name(tmp_path: Path, named: str | None) -> None:
+def test_an_output_whose_batch_has_another_name(tmp_path: Path, onnx_models: Any, named: str | None) -> None:
     """Exporters give numbered names to the free dimensions of outputs."""
-    onnx_models = pytest.importorskip("onnx_models")
-    pytest.importorskip("onnxruntime")
-    import infersdk
-
     path = onnx_models.identity(tmp_path / "m.onnx", ["batch", 4], declared=[named, 4])
     with infersdk.load(path, "onnxruntime") as infer, Pipeline(infer, max_batch=2) as pipeline:
         row = np.arange(4, dtype=np.float32)
@@ -962,11 +909,7 @@ def test_an_output_whose_batch_has_another_name(tmp_path: Path, named: str | Non
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_larger_batch_than_the_model_was_loaded_for(tmp_path: Path, wrapped: bool) -> None:
-    onnx_models = pytest.importorskip("onnx_models")
-    pytest.importorskip("onnxruntime")
-    import infersdk
-
+def test_a_larger_batch_than_the_model_was_loaded_for(tmp_path: Path, onnx_models: Any, wrapped: bool) -> None:
     path = onnx_models.double(tmp_path / "m.onnx", ["n", 3, 4, 4] if wrapped else ["n", 4])
     message = r"max_batch=8, but m\.onnx takes batches up to 2; load it with max_batch=8, or leave max_batch out"
     with infersdk.load(path, max_batch=2) as infer:
@@ -977,11 +920,7 @@ def test_a_larger_batch_than_the_model_was_loaded_for(tmp_path: Path, wrapped: b
             assert pipeline.max_batch == 1
 
 
-def test_models_of_other_inputs_or_outputs(tmp_path: Path) -> None:
-    onnx_models = pytest.importorskip("onnx_models")
-    pytest.importorskip("onnxruntime")
-    import infersdk
-
+def test_models_of_other_inputs_or_outputs(tmp_path: Path, onnx_models: Any) -> None:
     def made(name: str, output: str, shape: list[Any], dtype: str = "float32") -> infersdk.Infer:
         x, y = onnx_models.value("x", shape, dtype), onnx_models.value(output, shape, dtype)
         return infersdk.load(onnx_models.save(tmp_path / name, [onnx_models.node("Add", "x x", output)], [x], [y]))
@@ -999,11 +938,7 @@ def test_models_of_other_inputs_or_outputs(tmp_path: Path) -> None:
             Pipeline([first, same, other])
 
 
-def test_a_model_whose_output_has_other_rows_than_the_batch(tmp_path: Path) -> None:
-    onnx_models = pytest.importorskip("onnx_models")
-    pytest.importorskip("onnxruntime")
-    import infersdk
-
+def test_a_model_whose_output_has_other_rows_than_the_batch(tmp_path: Path, onnx_models: Any) -> None:
     path = onnx_models.twice_as_many(tmp_path / "m.onnx")
     with infersdk.load(path) as infer, Pipeline(infer) as pipeline:
         for future in pipeline.submit_many(np.ones((4, 2), np.float32)):

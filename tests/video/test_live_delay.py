@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from fractions import Fraction
@@ -17,7 +18,6 @@ import numpy as np
 import pytest
 from waiting import until
 
-from infersdk.core.stream import device_count
 from infersdk.video import DeviceVideoReader, Streams, VideoReader, VideoWriter, stream
 
 av = pytest.importorskip("av")
@@ -41,17 +41,22 @@ def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def needs_gpu(reader: Any) -> None:
-    if reader is DeviceVideoReader and not device_count():
-        pytest.skip("no CUDA device on this machine")
+@contextmanager
+def sending(parts: Iterable[bytes]) -> Iterator[str]:
+    """The address of a server that sends these to whom connects. Without a reader, the process does not wait for it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(WAIT)
 
+        def send() -> None:
+            connection, _ = server.accept()
+            with connection:
+                for part in parts:
+                    connection.sendall(part)
 
-def sending(send: Callable[[], None], server: socket.socket) -> threading.Thread:
-    """A thread that runs `send`. Where no reader comes, or reads no more, neither it nor the process waits for ever."""
-    server.settimeout(WAIT)
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-    return thread
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(WAIT)
 
 
 READERS = [VideoReader, pytest.param(DeviceVideoReader, marks=pytest.mark.gpu)]
@@ -59,27 +64,20 @@ READERS = [VideoReader, pytest.param(DeviceVideoReader, marks=pytest.mark.gpu)]
 
 def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mapping[str, str]) -> None:
     """The reader gives each frame when `held` later ones have been sent; if it wants more, it fails after `timeout`."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        connections: list[socket.socket] = []
-
-        def send_first() -> None:
-            connections.append(server.accept()[0])
-            connections[0].sendall(b"".join(chunks[:AT_ONCE]))
-
-        thread = sending(send_first, server)
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with reader(address, drop="never", prefetch=AT_ONCE + ONE_BY_ONE, timeout=5, options=options) as frames:
-            thread.join(WAIT)
-            assert frames.live
-            for number in range(AT_ONCE - held):
-                assert next(frames).number == number
-            for number in range(AT_ONCE, AT_ONCE + ONE_BY_ONE):
-                connections[0].sendall(chunks[number])
-                frame = next(frames)
-                assert frame.number == number - held
-                assert frame.time == pytest.approx(frame.number / RATE, abs=1e-3)
-            connections[0].close()
-            assert [frame.number for frame in frames] == list(range(len(chunks) - held, len(chunks)))
+    parts = queue.SimpleQueue[bytes]()
+    parts.put(b"".join(chunks[:AT_ONCE]))
+    settings: dict[str, Any] = {"drop": "never", "prefetch": AT_ONCE + ONE_BY_ONE, "timeout": 5, "options": options}
+    with sending(iter(parts.get, b"")) as address, reader(address, **settings) as frames:
+        assert frames.live
+        for number in range(AT_ONCE - held):
+            assert next(frames).number == number
+        for number in range(AT_ONCE, AT_ONCE + ONE_BY_ONE):
+            parts.put(chunks[number])
+            frame = next(frames)
+            assert frame.number == number - held
+            assert frame.time == pytest.approx(frame.number / RATE, abs=1e-3)
+        parts.put(b"")
+        assert [frame.number for frame in frames] == list(range(len(chunks) - held, len(chunks)))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,6 @@ def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mappi
 @pytest.mark.parametrize("reader", READERS)
 def test_mpeg_ts(reader: Any, lengths: bool, options: Mapping[str, str], held: int, video: Path) -> None:
     """Frames in the order in which they are shown; the decoder itself holds back none."""
-    needs_gpu(reader)
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
     assert_held_back(reader, transport_stream(encoded, 1, lengths=lengths), held, options)
 
@@ -163,7 +160,6 @@ def as_cameras_send(video: Path) -> Encoded:
 @pytest.mark.parametrize("reader", READERS)
 def test_as_cameras_send(reader: Any, video: Path) -> None:
     """No frame is held back until the buffer of the standard is full."""
-    needs_gpu(reader)
     encoded = as_cameras_send(video)
     assert [packet.pts for packet in encoded.packets] == list(range(AT_ONCE + ONE_BY_ONE))
     assert_held_back(reader, transport_stream(encoded, 1, lengths=True), 0, WHOLE_PACKETS)
@@ -176,32 +172,22 @@ def test_all_frames_come_in_order(
     reader: Any, b_frames: int, options: Mapping[str, str], video: Path, tmp_path: Path
 ) -> None:
     """A live source gives the frames of the same file, also where frames refer to later ones."""
-    needs_gpu(reader)
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, b_frames)
     data = b"".join(transport_stream(encoded, 2, lengths=True))
     (tmp_path / "a.ts").write_bytes(data)
     with VideoReader(tmp_path / "a.ts", format="nv12") as frames:
         expected = list(frames)
     assert len(expected) == 2 * (AT_ONCE + ONE_BY_ONE)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def send() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(data)
-
-        thread = sending(send, server)
-        settings = {"format": "nv12"} if reader is VideoReader else {}
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with reader(address, drop="never", timeout=5, options=options, **settings) as frames:
-            assert frames.live
-            for theirs in expected:
-                ours = next(frames)
-                assert (ours.number, ours.time) == (theirs.number, pytest.approx(theirs.time, abs=1e-6))
-                pixels = ours.to_host().pixels if reader is DeviceVideoReader else ours.pixels
-                np.testing.assert_array_equal(pixels, theirs.pixels, err_msg=f"frame {ours.number}")
-            assert not list(frames)
-        thread.join(WAIT)
+    settings: dict[str, Any] = {"drop": "never", "timeout": 5, "options": options}
+    settings |= {"format": "nv12"} if reader is VideoReader else {}
+    with sending([data]) as address, reader(address, **settings) as frames:
+        assert frames.live
+        for theirs in expected:
+            ours = next(frames)
+            assert (ours.number, ours.time) == (theirs.number, pytest.approx(theirs.time, abs=1e-6))
+            pixels = ours.to_host().pixels if reader is DeviceVideoReader else ours.pixels
+            np.testing.assert_array_equal(pixels, theirs.pixels, err_msg=f"frame {ours.number}")
+        assert not list(frames)
 
 
 class Slow:
@@ -219,19 +205,15 @@ def live(video: Path, together: int, pause: float) -> Iterator[tuple[str, int]]:
     """The address of a source, and its number of frames: `AT_ONCE`, and then this many at a time after each pause."""
     encoded = encode(str(video), SIZE, RATE, (AT_ONCE + ONE_BY_ONE) / RATE, 0)
     chunks = transport_stream(encoded, 1, lengths=True)
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def send() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(b"".join(chunks[:AT_ONCE]))
-                for number in range(AT_ONCE, len(chunks), together):
-                    time.sleep(pause)
-                    connection.sendall(b"".join(chunks[number : number + together]))
+    def parts() -> Iterator[bytes]:
+        yield b"".join(chunks[:AT_ONCE])
+        for number in range(AT_ONCE, len(chunks), together):
+            time.sleep(pause)
+            yield b"".join(chunks[number : number + together])
 
-        thread = sending(send, server)
-        yield f"tcp://127.0.0.1:{server.getsockname()[1]}", len(chunks)
-        thread.join(WAIT)
+    with sending(parts()) as address:
+        yield address, len(chunks)
 
 
 @pytest.mark.parametrize("waits", [60.0, 0.0])

@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from rtsp import RtspServer
 
 av = pytest.importorskip("av")
-has_gpu = device_count() > 0
-
-
-@pytest.fixture
-def gpu() -> None:
-    if not has_gpu:
-        pytest.skip("no CUDA device on this machine")
 
 
 def moving(path: Path, count: int, size: tuple[int, int] = (320, 240), **settings: Any) -> Path:
@@ -55,7 +48,7 @@ def test_settings_are_checked() -> None:
         Streams(["a.mp4"], decode="gpu", format="rgb")
 
 
-@pytest.mark.skipif(has_gpu, reason="this machine has a GPU")
+@pytest.mark.skipif(device_count() > 0, reason="this machine has a GPU")
 def test_without_a_gpu(tmp_path: Path) -> None:
     path = moving(tmp_path / "a.mp4", 3)
     with pytest.raises(DeviceUnavailableError, match="this machine has 0 CUDA devices; use decode='cpu'"):
@@ -133,7 +126,6 @@ def assert_same_frames(path: Path, count: int | None = None) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -151,7 +143,6 @@ def test_the_pixels_of_the_processor(name: str, settings: dict[str, Any], tmp_pa
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 def test_av1(tmp_path: Path) -> None:
     """Not every GPU decodes it."""
     try:
@@ -168,7 +159,6 @@ def test_av1(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("size", [(64, 48), (1280, 718), (1920, 1080), (322, 242)])
 def test_sizes(size: tuple[int, int], tmp_path: Path) -> None:
     """Also those that are no multiple of a codec's blocks."""
@@ -177,14 +167,12 @@ def test_sizes(size: tuple[int, int], tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.assets
-@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("name", ["video/people.mp4", "driving/drive.mp4"])
 def test_real_videos(name: str, assets: Path) -> None:
     assert_same_frames(assets / name)
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 def test_frames_stay_as_they_are_while_others_are_decoded(tmp_path: Path) -> None:
     """And their memory is used again afterwards: it does not grow with the video."""
     path = moving(tmp_path / "a.mp4", 60)
@@ -205,7 +193,6 @@ def test_frames_stay_as_they_are_while_others_are_decoded(tmp_path: Path) -> Non
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 def test_pixels_of_ten_bits(tmp_path: Path) -> None:
     path = tmp_path / "a.mkv"
     with av.open(str(path), "w") as container:
@@ -222,7 +209,6 @@ def test_pixels_of_ten_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 def test_a_damaged_file(tmp_path: Path) -> None:
     path = moving(tmp_path / "a.mkv", 200)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -234,7 +220,6 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 def test_a_codec_that_the_gpu_does_not_have(tmp_path: Path) -> None:
     with av.open(str(tmp_path / "a.mkv"), "w") as container:
         stream = container.add_stream("ffv1", rate=10)
@@ -248,7 +233,6 @@ def test_a_codec_that_the_gpu_does_not_have(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.assets
-@pytest.mark.usefixtures("gpu")
 def test_eight_readers_of_large_frames_at_once(assets: Path, tmp_path: Path) -> None:
     """The copies of one reader hold back no other, and none of them is overtaken by the decoder."""
     with VideoReader(assets / "video" / "people.mp4") as reader, VideoWriter(tmp_path / "a.mp4", (1920, 1080), 30) as w:
@@ -267,7 +251,6 @@ def test_eight_readers_of_large_frames_at_once(assets: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 def test_a_camera(rtsp: RtspServer) -> None:
     numbers, times = [], []
     with Streams([rtsp.url], decode="gpu", options={"rtsp_transport": "tcp"}) as streams:
@@ -284,7 +267,6 @@ def test_a_camera(rtsp: RtspServer) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.assets
-@pytest.mark.usefixtures("gpu")
 def test_a_model_gives_what_it_gives_for_frames_of_the_host(assets: Path) -> None:
     """A frame that stays on the GPU has the same boxes; also in a group, where two models borrow it."""
     pytest.importorskip("tensorrt_rtx_bindings")
@@ -308,7 +290,6 @@ def test_a_model_gives_what_it_gives_for_frames_of_the_host(assets: Path) -> Non
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 def test_a_model_on_the_processor_refuses_it(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     with DeviceVideoReader(moving(tmp_path / "a.mp4", 3)) as reader, models.YOLOv5(DETECTOR) as model:
@@ -319,7 +300,6 @@ def test_a_model_on_the_processor_refuses_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("gpu")
 def test_a_decoder_is_used_again(tmp_path: Path) -> None:
     """Also in the middle of a video, and not for another one."""
     path, other = moving(tmp_path / "a.mp4", 30), moving(tmp_path / "other.mp4", 5, (640, 480))

@@ -331,23 +331,19 @@ def test_times_go_on_where_a_source_sends_ahead_of_time(breaking_off: str) -> No
     assert times[-1] > 2
 
 
+@pytest.mark.usefixtures("no_garbage_collector")
 def test_a_connection_that_has_ended_keeps_no_memory(breaking_off: str) -> None:
     """Its reader is freed without the garbage collector, which may come late: frames are large, and objects few."""
 
     def readers() -> int:
         return sum(isinstance(one, VideoReader) for one in gc.get_objects())
 
-    gc.collect()
-    gc.disable()
-    try:
-        before = readers()
-        with Streams({"camera": breaking_off}, timeout=5) as streams:
-            for _ in streams.run(Brightness()):
-                if streams.health()["camera"].connects == 4:
-                    break
-            assert readers() - before <= 1
-    finally:
-        gc.enable()
+    before = readers()
+    with Streams({"camera": breaking_off}, timeout=5) as streams:
+        for _ in streams.run(Brightness()):
+            if streams.health()["camera"].connects == 4:
+                break
+        assert readers() - before <= 1
 
 
 def test_without_reconnecting_it_ends_with_an_error(rtsp: RtspServer) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk import device_count, models
+from infersdk import models
 from infersdk.core.device import Device
 from infersdk.core.tensor import Tensor
 from infersdk.errors import ClosedError, ImageError, InputError
@@ -18,7 +18,7 @@ from infersdk.models import Detections, Tiled, TwoStage
 from infersdk.models.composed.base import whole_image
 from infersdk.models.composed.crops import cutter
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")]
+pytestmark = pytest.mark.gpu
 SIZE = (320, 240)
 
 

@@ -238,7 +238,6 @@ def test_results_of_another_kind_are_refused() -> None:
 
 @pytest.mark.parametrize("merge", ["union", "weighted"])
 def test_oriented_boxes_are_kept_not_joined(tmp_path: Path, merge: str) -> None:
-    pytest.importorskip("onnx")
     metadata = {"task": "obb", "names": "{0: 'plane', 1: 'ship'}"}
     path = head_model(tmp_path / "m.onnx", [np.zeros((7, 84), np.float32)], metadata)
     with models.YOLOv8OBB(path) as model, pytest.raises(UnsupportedModelError, match=f"merge='{merge}' does not merge"):

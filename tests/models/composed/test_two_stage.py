@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import threading
 import weakref
@@ -368,7 +367,7 @@ def test_map_waits_for_the_slots_of_compositions() -> None:
         model.configure_pipeline(slots=2, max_batch=1, when_full="raise")
         return Tiled(model, tile=tile)
 
-    with TwoStage(tiled(models.YOLOv5(DETECTOR, threads=1), 200), tiled(models.YOLOv5(DETECTOR, threads=1), 64)) as two:
+    with TwoStage(tiled(models.YOLOv5(DETECTOR, threads=1), 320), tiled(models.YOLOv5(DETECTOR, threads=1), 64)) as two:
         expected = two(IMAGE)
         assert len(expected) > 5
         for result in two.map([IMAGE] * 3):
@@ -382,6 +381,7 @@ def test_map_waits_for_the_slots_of_compositions() -> None:
 
 
 @pytest.mark.skipif(FREE_THREADED, reason="a thread that waits frees nothing of its own")
+@pytest.mark.usefixtures("no_garbage_collector")
 def test_no_image_waits_for_the_garbage_collector(slow: TwoStage) -> None:
     """Whether the detector refuses it, the second model does, its future is cancelled, or its parts expire."""
     pixels, images = read_image(IMAGE).pixels, list[Any]()
@@ -403,22 +403,17 @@ def test_no_image_waits_for_the_garbage_collector(slow: TwoStage) -> None:
     detector.configure_pipeline(slots=1, when_full="raise")
     second = models.Classifier(CLASSIFIER, max_batch=2, threads=1, **CLASSIFIER_SETTINGS)
     second.configure_pipeline(slots=2, when_full="raise")
-    gc.collect()
-    gc.disable()
-    try:
-        with TwoStage(detector, second) as full:
-            submit_many(full)
-            assert refused
-            wait(futures)
-        futures.clear()
-        future = slow.submit(image())
-        until(lambda: slow.second.details.pipelines[0].stats().queued)
-        assert future.cancel()
-        late = slow.submit(image(), deadline=1).result(30)
-        assert {type(one) for one in late.columns["second"]} == {DeadlineExceeded}
-        until(lambda: all(image() is None for image in images))
-    finally:
-        gc.enable()
+    with TwoStage(detector, second) as full:
+        submit_many(full)
+        assert refused
+        wait(futures)
+    futures.clear()
+    future = slow.submit(image())
+    until(lambda: slow.second.details.pipelines[0].stats().queued)
+    assert future.cancel()
+    late = slow.submit(image(), deadline=1).result(30)
+    assert {type(one) for one in late.columns["second"]} == {DeadlineExceeded}
+    until(lambda: all(image() is None for image in images))
 
 
 def test_files_are_read_by_the_threads_of_the_detector(two: TwoStage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,7 +434,7 @@ def test_files_are_read_by_the_threads_of_the_detector(two: TwoStage, monkeypatc
 
 def test_models_that_are_compositions() -> None:
     detector, reader = models.YOLOv5(DETECTOR, threads=1), models.YOLOv5(DETECTOR, threads=1)
-    with TwoStage(Tiled(detector, tile=200), Tiled(reader, tile=64)) as two:
+    with TwoStage(Tiled(detector, tile=320), Tiled(reader, tile=64)) as two:
         expected = two(IMAGE)
         assert len(expected) > 5
         whole = read_image(IMAGE)

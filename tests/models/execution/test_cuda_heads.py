@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from head_models import head_model
 
-from infersdk import device_count
 from infersdk.models import (
     DETR,
     RTDETR,
@@ -21,12 +20,8 @@ from infersdk.models import (
     YuNet,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 pytest.importorskip("tensorrt_rtx_bindings")
-pytest.importorskip("onnx")
 #: All kernels are compiled before the first run, and each batch size runs the same ones: later runs give the same bits.
 STEADY: dict[str, Any] = {
     "backend": "tensorrt-rtx", "kernel_specialization": "eager", "tf32": False, "exact_batches": [], "max_batch": 4,

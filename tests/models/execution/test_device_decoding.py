@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk import device_count
 from infersdk.errors import ConfigError
 from infersdk.image import read_image
 from infersdk.image.nvimgcodec import NAME, is_installed
@@ -54,12 +53,8 @@ def detector(request: pytest.FixtureRequest) -> Iterator[YOLOv5]:
         yield model
 
 
-on_gpu = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
-
-
 @pytest.mark.gpu
 @pytest.mark.assets
-@on_gpu
 def test_files_on_a_gpu(detector: YOLOv5, assets: Path) -> None:
     files = sorted((assets / "coco" / "val").glob("*.jpg"))[:13]
     before = detector.details.decoded.get(NAME, 0)
@@ -77,7 +72,6 @@ def test_files_on_a_gpu(detector: YOLOv5, assets: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.assets
-@on_gpu
 def test_map_with_the_devices_pixels(detector: YOLOv5, assets: Path) -> None:
     from accuracy import coco_map
 

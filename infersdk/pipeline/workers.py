@@ -87,13 +87,11 @@ class PrepareWorkers:
     def prepare_all(self, requests: Sequence[Request]) -> None:
         """Prepares rows in the thread that submits their requests: those of one batch after those of another."""
         for _, rows in groupby(requests, lambda request: request.batch):
-            errors = self.prepare_rows(list(rows))
-            interrupt = next((error for error in errors.values() if isinstance(error, KeyboardInterrupt)), None)
-            if interrupt is not None:
+            if (interrupt := self.prepare_rows(list(rows))) is not None:
                 raise interrupt
 
-    def prepare_rows(self, requests: Sequence[Request]) -> Mapping[Request, BaseException]:
-        """Prepares the rows of requests, in any thread. Returns the exceptions of those that failed."""
+    def prepare_rows(self, requests: Sequence[Request]) -> KeyboardInterrupt | None:
+        """Prepares the rows of requests, in any thread. Returns the interrupt of the one that Ctrl-C stopped."""
         errors = dict[Request, BaseException]()
         for request in requests:
             if request.settled:
@@ -107,7 +105,7 @@ class PrepareWorkers:
             request.prepared_at = (began, monotonic())
         try:
             self.finish(requests, errors)
-            return errors
+            return next((error for error in errors.values() if isinstance(error, KeyboardInterrupt)), None)
         finally:
             del errors  # their tracebacks refer to this frame: images would wait for the garbage collector
 

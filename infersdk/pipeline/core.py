@@ -14,7 +14,7 @@ from ..errors import ClosedError, ForkError, Overloaded, PipelineError
 from .batch_buffer import sizes_to_run
 from .request import PipelineThread
 from .stats import PipelineStats, bucket_name
-from .workers import BatchRunners, PipelineState, PrepareWorkers
+from .workers import BatchRunners, PipelineState, PrepareWorkers, fail_expired
 
 if TYPE_CHECKING:
     from ..core.backend import Progress
@@ -95,6 +95,7 @@ class PipelineCore(PipelineState):
         wait = wait and not isinstance(threading.current_thread(), PipelineThread)
         taken: list[Request] = []
         own: list[Request] = []  # those that this thread prepares
+        expired: list[Request] = []
         changing, waiter = False, None
         try:
             with self.lock:
@@ -104,13 +105,16 @@ class PipelineCore(PipelineState):
                     taken.append(request)
                     if request.preparing:
                         own.append(request)
+                    elif request.settled:
+                        expired.append(request)
                 last = requests[-1]
-                if wait and last.batch is None:  # requests leave the queue in order
+                if wait and last.batch is None and not last.settled:  # requests leave the queue in order
                     waiter = last.slot_waiter = threading.Lock()
                     waiter.acquire()
             changing = False
             if own:
                 self.workers.prepare_all(own)
+            fail_expired(expired)
             if waiter is not None and not waiter.acquire(timeout=-1 if timeout is None else timeout):
                 self._locked(self._give_up, last, timeout)
         except BaseException as error:
@@ -125,9 +129,12 @@ class PipelineCore(PipelineState):
             raise
 
     def _take_in(self, request: Request, refusal: str | None) -> None:
-        """Gives a request a slot, or puts it into the queue. Under the lock."""
+        """Gives a request a slot, puts it into the queue, or settles one whose deadline is past. Under the lock."""
         if self.closing:
             self._check_open()
+        if request.time_limit is not None and request.time_limit <= 0:
+            self.statistics.expired += 1
+            return
         # Quick preparation takes less time here than waking up another thread.
         if not self.scheduler.admit(request, preparing=request.quick):
             if refusal is not None:

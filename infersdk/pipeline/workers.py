@@ -219,7 +219,7 @@ class BatchRunners:
         for row, request in enumerate(batch.rows):
             if request is None:
                 continue
-            if not request.settled and (request.deadline is None or request.deadline > now):
+            if not request.settled and (request.deadline is None or request.deadline >= now):
                 request.dispatched = True
                 requests.append(request)
                 continue

@@ -393,10 +393,10 @@ class Tensor(Handle):
             return self
         dims = as_dims(shape)
         if tuple(dims) != self.shape:
-            self._shared.resizes += 1  # first: Ctrl-C behind the call must not leave addresses of blocks that are freed
             try:
                 check(lib.ifs_tensor_resize(self._open, len(dims), dims))
-            finally:
+            finally:  # also after Ctrl-C: addresses of blocks that are freed must not stay
+                self._shared.resizes += 1
                 self._reshaped()
         return self
 

@@ -113,7 +113,7 @@ class CutInfer(Infer):
         self.max_batch = self.max_batch or min(limits, default=None)
         self._share_stream()
         self._check_precision()
-        for line in self.describe().split("\n"):  # a line break within a message is escaped
+        for line in self._description():  # a line break within a message is escaped
             _log.info("%s", line)
 
     def _prepare(self, graph: ir.Model) -> str | None:
@@ -282,6 +282,9 @@ class CutInfer(Infer):
 
     def describe(self) -> str:
         """Lists the segments, with their nodes and values, and the kernels."""
+        return "\n".join(self._description())
+
+    def _description(self) -> list[str]:
         plan, index, lines = self.plan, 0, list[str]()
         for step in plan.steps:
             arrow = f"{', '.join(step.inputs)} -> {', '.join(step.outputs)}"
@@ -291,7 +294,7 @@ class CutInfer(Infer):
             else:
                 lines.append(f"  kernel of {step.op.title()}, node {step.name}: {arrow}")
         counts = f"{len(plan.kernels)} custom nodes into {len(plan.segments)} segments on {self.backend}, {self.device}"
-        return "\n".join([f"{self.model.name} is divided at {counts}:", *lines])
+        return [f"{self.model.name} is divided at {counts}:", *lines]
 
     @property
     def precision(self) -> str:

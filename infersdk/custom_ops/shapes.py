@@ -244,7 +244,7 @@ def _expression(size: Size, ranks: Sequence[int]) -> tuple[list[int], int]:
             raise CustomOpError(f"shape() computes with {size}; a size has 64 bits")
         return [_PUSH, size], 1
     if size.operation == "dim":
-        if size.index >= len(ranks) or size.axis >= ranks[size.index]:
+        if not (0 <= size.index < len(ranks) and 0 <= size.axis < ranks[size.index]):
             raise CustomOpError(
                 f"{size} is a size of another call, for inputs of other ranks; use the arguments' sizes"
             )
@@ -289,15 +289,15 @@ def encode(rule: Rule) -> tuple[list[int], int, list[str]]:
             words += _counted(size, rule.ranks)
         words.append(len(arguments))
         for kind, value in arguments:
-            words += _argument(kind, value, rule.ranks)
+            words += _argument(kind, value, rule)
     return words, launch, [text for _, _, text in rule.checks]
 
 
-def _argument(kind: str, value: Any, ranks: Sequence[int]) -> list[int]:
-    if kind == "input":
-        return [0, value]
-    if kind == "output":
-        return [1, value]
+def _argument(kind: str, value: Any, rule: Rule) -> list[int]:
+    if kind in ("input", "output"):
+        if value >= len(rule.ranks if kind == "input" else rule.outputs):
+            raise CustomOpError(f"launch takes {kind} {value} of another call; use the arguments' tensors")
+        return [("input", "output").index(kind), value]
     if kind == "int":
-        return [2, *_counted(value, ranks)]
+        return [2, *_counted(value, rule.ranks)]
     return [3, struct.unpack("<I", struct.pack("<f", value))[0]]

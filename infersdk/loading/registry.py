@@ -171,6 +171,7 @@ def load(
     if is_configuration(model):
         given |= {
             "backend": backend, "while_building": while_building, "external_data": external_data, "convert": convert,
+            "cut_custom_ops": cut_custom_ops or None,  # False is the default, which the file goes before
         }  # fmt: skip
         given = {key: value for key, value in given.items() if value is not None}
         name, table = _configured(model)

@@ -124,8 +124,8 @@ class PipelineCore(PipelineState):
                 self.thread_failed(error)
             for request in taken:
                 request.cancel()
-            # Now that they are cancelled: a row that is not prepared must not run. Other threads prepare the others.
-            self.workers.finish([request for request in own if request.preparing], {})
+            if own:  # now that they are cancelled: a row that is not prepared must not run
+                self.workers.finish([request for request in own if request.preparing], {})
             raise
 
     def _take_in(self, request: Request, refusal: str | None) -> None:

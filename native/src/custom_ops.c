@@ -88,6 +88,9 @@ static ifs_status copy_attributes(const ifs_op_attribute *attributes, int32_t co
 /* ---- operators ---- */
 
 ifs_status ifs_custom_op_create(const ifs_custom_op_spec *spec, ifs_custom_op **out) {
+    if (spec->num_inputs + spec->num_outputs > IFS_OP_MAX_TENSORS)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "operator %s::%s has %d tensors; the maximum is %d", spec->domain,
+                         spec->name, (int)(spec->num_inputs + spec->num_outputs), IFS_OP_MAX_TENSORS);
     ifs_custom_op *op = calloc(1, sizeof *op);
     if (!op)
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "no memory for operator %s::%s", spec->domain, spec->name);
@@ -207,8 +210,10 @@ static ifs_status rule_for(ifs_custom_node *node, const ifs_op_tensor *inputs, c
         ranks[i] = inputs[i].ndim;
     if (host_table.trace(node->id, node, ranks, node->op->spec.num_inputs, error, sizeof error))
         return ifs__fail(IFS_ERR_SHAPE, "%s", error);
-    *out = known_rule(node, inputs); /* which trace() has added */
-    return IFS_OK;
+    *out = known_rule(node, inputs);
+    return *out ? IFS_OK
+                : ifs__fail(IFS_ERR_SHAPE, "operator %s::%s, node %s: no rule for these ranks", node->op->spec.domain,
+                            node->op->spec.name, node->name);
 }
 
 /* The last error again, with the operator and the node in front of it. */

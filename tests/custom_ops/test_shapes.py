@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infersdk.core.device import Device
-from infersdk.custom_ops import CustomOp, ceil_div, maximum, minimum, require_equal
+from infersdk.custom_ops import CustomOp, Dim, ceil_div, maximum, minimum, require_equal
 from infersdk.custom_ops.native import Node, native_op
 from infersdk.custom_ops.shapes import Rule, Shape, compute, encode, evaluate, symbols, trace
 from infersdk.errors import CustomOpError, ShapeError
@@ -124,12 +124,19 @@ def test_what_shape_cannot_do(function: Any, message: str) -> None:
     [
         ((1,), symbols([1, 2])[1][1], "input1.1. is a size of another call, for inputs of other ranks"),
         ((1,), 2 * symbols([2])[0][1], "input0.1. is a size of another call, for inputs of other ranks"),
+        ((1,), Dim("dim"), "is a size of another call"),
         ((17,), 1, "an input has 17 dimensions; the maximum is 16"),
     ],
 )
 def test_what_the_core_cannot_read(ranks: tuple[int, ...], size: Any, message: str) -> None:
     with pytest.raises(CustomOpError, match=message):
         encode(Rule(ranks, (Shape((size,)),)))
+
+
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_a_launch_with_a_tensor_of_another_call(kind: str) -> None:
+    with pytest.raises(CustomOpError, match=f"launch takes {kind} 1 of another call"):
+        encode(Rule((1,), (Shape((1,)),), launch=((1,) * 7, ((kind, 0), (kind, 1)))))
 
 
 def test_a_shape_for_each_output() -> None:

@@ -278,6 +278,19 @@ def test_arguments_beside_a_configuration_are_those_of_its_model(
     assert str(beside.value).endswith(str(direct.value))
 
 
+def test_a_configuration_says_whether_operators_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def refuse(kind: Any, source: Any, device: Any, custom_ops: Any, cut: bool) -> Any:
+        raise ConfigError(f"cut {cut}")
+
+    monkeypatch.setattr(infersdk.custom_ops.loading, "with_custom_ops", refuse)
+    (tmp_path / "d.onnx").write_bytes(DETECTOR.read_bytes())
+    file = configuration(tmp_path, "[models.detector]\npath = 'd.onnx'\noptions = { cut_custom_ops = true }")
+    with pytest.raises(ConfigError, match="cut True"):
+        load(file, custom_ops=[3])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

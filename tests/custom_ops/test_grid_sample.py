@@ -38,7 +38,7 @@ def test_the_gap_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "padding", "align"),
-    itertools.product(["linear", "nearest"], ["zeros", "border", "reflection"], [0, 1]),
+    list(itertools.product(["linear", "nearest"], ["zeros", "border", "reflection"], [0, 1])),
 )
 def test_it_is_closed(tmp_path: Path, mode: str, padding: str, align: int, rng: np.random.Generator) -> None:
     path = volume_model(tmp_path / "m.onnx", mode=mode, padding_mode=padding, align_corners=align)

@@ -225,6 +225,16 @@ def test_weights_in_constant_nodes_are_parameters_of_a_reference(tmp_path: Path)
     assert {row.accuracy.reference for row in report.rows} == {"constants.onnx on onnxruntime/fp32"}
 
 
+def test_the_size_of_a_model_in_the_report_includes_its_external_data(tmp_path: Path) -> None:
+    import onnx
+
+    model, file = onnx.load(str(perceptron(tmp_path / "whole.onnx", 16))), tmp_path / "model.onnx"
+    onnx.save(model, str(file), save_as_external_data=True, location="model.data", size_threshold=0)
+    settings = BenchSettings(time=0.01, rounds=1, warmup=0.01, scenarios=["engine"])
+    (described,) = bench(combine([file]), settings, loading=False, accuracy=False).models
+    assert described.bytes == file.stat().st_size + 4 * (4 * 16 + 16 * 10)
+
+
 def test_a_first_file_that_is_no_reference(tmp_path: Path) -> None:
     import openvino
 

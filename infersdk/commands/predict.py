@@ -15,6 +15,7 @@ from ..core.text import without_password
 from ..errors import ConfigError, ImageError, VideoError
 from ..models import ImageModel, Tiled, create, load
 from ..models.composed.base import require_boxes
+from ..models.configuration import COMPOSITIONS
 from .common import (
     STAGES,
     add_backend_options,
@@ -170,7 +171,11 @@ def _table(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]] | None:
 
 def _create(name: str, table: dict[str, Any], arguments: argparse.Namespace) -> ImageModel[Any]:
     """The model of a table, with the backend of the command line where it is given."""
-    table |= given_settings(arguments, ("backend", "device", "precision", "max_batch"))
+    given = given_settings(arguments, ("backend", "device", "precision", "max_batch"))
+    if table.get("type") in [*COMPOSITIONS] and (flags := [*given, *(["option"] if arguments.option else [])]):
+        flag = flags[0].replace("_", "-")
+        raise ConfigError(f"--{flag}: {name} is a composition; set it in the tables of its models in {arguments.model}")
+    table |= given
     options = backend_options(arguments.option, table.get("backend", "onnxruntime"))
     if options:
         table["options"] = {**table.get("options", {}), **options}

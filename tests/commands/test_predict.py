@@ -328,7 +328,9 @@ def test_a_model_of_a_configuration(
         (f"{app}:plane", (), "did you mean 'plain'?"),
         (f"{app}:plain", ("--type", "yolov5"), "leave it out"),
         (f"{app}:plain", ("--confidence", "1"), "YOLOv5 has no setting 'confidence'; did you mean 'conf'?"),
-        (f"{app}:tiles", ("--backend", "openvino"), "models.tiles: Tiled"),
+        (f"{app}:tiles", ("--backend", "openvino"), "--backend: tiles is a composition; set it in the tables"),
+        (f"{app}:tiles", ("--max-batch", "2"), "--max-batch: tiles is a composition"),
+        (f"{app}:tiles", ("--option", "threads=2"), "--option: tiles is a composition"),
         (f"{app}:tiles", ("--tile", "64"), "is a model on tiles already"),
     ):
         assert run("predict", IMAGE, "--model", model, *more) == 2

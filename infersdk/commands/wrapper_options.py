@@ -22,7 +22,7 @@ import msgspec
 
 from ..bundles.bundle import Bundle
 from ..config import model_table, read
-from ..core.model_source import ModelSource
+from ..core.model_source import ModelSource, is_configuration
 from ..errors import UnsupportedModelError, nearest_name
 from ..models.configuration import READER_FILES, named_kind
 from ..models.declaration import Declared, annotation, unknown_setting
@@ -32,7 +32,6 @@ from ..models.registry import TYPES
 from ..models.vision import VisionModel
 
 __all__ = [
-    "CONFIGURATIONS",
     "WrapperOptions",
     "add_wrapper_options",
     "split_model",
@@ -42,8 +41,6 @@ __all__ = [
 
 #: Prefix of the parsed settings in the namespace.
 _PREFIX = "setting:"
-#: Suffixes of configurations that `--model` takes. JSON is a format of models, too.
-CONFIGURATIONS = (".toml", ".yaml", ".yml")
 
 
 def add_wrapper_options(
@@ -78,7 +75,7 @@ def wrapper_files(arguments: argparse.Namespace) -> list[str]:
 def split_model(text: str) -> tuple[Path, str | None]:
     """`app.toml:detector` as the file and the name of its model; any other path as it is, with None."""
     file, sign, name = text.rpartition(":")
-    return (Path(file), name) if sign and file.lower().endswith(CONFIGURATIONS) else (Path(text), None)
+    return (Path(file), name) if sign and is_configuration(file) else (Path(text), None)
 
 
 class WrapperOptions:
@@ -142,7 +139,7 @@ class WrapperOptions:
         if given.type is not None:
             return None if given.type in self._other_types else named_kind(given.type)
         path, name = split_model(model or "")
-        if path.suffix.lower() in CONFIGURATIONS:
+        if is_configuration(path):
             return _of_configuration(path, name)
         return _of_file(model) if of_file and model else None
 

@@ -86,6 +86,20 @@ def test_errors_are_one_line_and_a_code(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["bench", "compare", "tune -o t.toml", "layers", "graph show", "quantize", "pack --images .", "build"],
+)
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_commands_that_take_no_configuration(
+    command: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = tmp_path / f"app.{suffix}"
+    app.write_text(f'[models.digits]\ntype = "yolov5"\npath = "{DETECTOR}"\n')
+    assert run(*command.split(), app) == 2
+    assert "is a configuration, not a model file; give the file that its path names" in capsys.readouterr().err
+
+
 def test_settings_in_messages_are_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("predict", IMAGE, "--model", DETECTOR, "--decode", "gpu", "--backend", "onnxruntime") == 2
     error = capsys.readouterr().err

@@ -337,6 +337,14 @@ def test_a_model_of_a_configuration(
         assert words in capsys.readouterr().err
 
 
+def test_a_model_of_a_configuration_in_json(tmp_path: Path, rows: Callable[..., list[dict[str, Any]]]) -> None:
+    app = tmp_path / "app.json"
+    app.write_text(json.dumps({"models": {"digits": {"type": "yolov5", "path": str(DETECTOR), "conf": 0.9}}}))
+    for model in (app, f"{app}:digits"):
+        (row,) = rows("predict", IMAGE, "--model", model)
+        assert min(box["score"] for box in row["results"]) > 0.9
+
+
 # ---- settings as options ----
 
 

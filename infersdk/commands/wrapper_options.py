@@ -201,13 +201,25 @@ def _metavar(members: Sequence[Any]) -> str:
     choices = [one for one in members if isinstance(one, str)]
     if choices and len(members) == len(choices):
         return "{" + ",".join(choices) + "}"
-    if _first(members, os.PathLike) is not None:
-        return "FILE"
     words = [word for kind, word in ((int, "N"), (float, "X"), (str, "TEXT")) if kind in members]
-    if (sequence := _first(members, Sequence)) is not None:
+    if _first(members, os.PathLike) is not None:
+        words = ["FILE"]
+    if (sequence := _with_commas(members)) is not None:
         inner = "TEXT" if str in _items(sequence) else "X" if "float" in str(sequence) else "N"
         words.append(f"{inner},{inner}")
+    elif _first(members, Sequence) is not None:
+        words.append("JSON")
     return "|".join(words + choices) or "VALUE"
+
+
+def _with_commas(members: Sequence[Any]) -> Any:
+    """The sequence among the types if its items may be separated by commas; None if its items are sequences, or the
+    text may be a path.
+    """
+    sequence = _first(members, Sequence)
+    if _first(members, os.PathLike) is not None or _first(_items(sequence), Sequence) is not None:
+        return None
+    return sequence
 
 
 def _items(sequence: Any) -> list[Any]:
@@ -217,17 +229,16 @@ def _items(sequence: Any) -> list[Any]:
 
 def _parser_of(members: Sequence[Any]) -> Callable[[str], Any]:
     """A function from the text of an option to its value, which the wrapper checks."""
-    if _first(members, os.PathLike) is not None:
-        return str
-    sequence = _first(members, Sequence)
+    sequence = _with_commas(members)
 
     def scalar(text: str, kinds: Sequence[Any] = members) -> Any:
         if not {int, float, Any}.intersection(kinds):
             return text
         try:
-            return json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError):
-            return text
+            value = None
+        return text.strip() if value is None else value  # null is text: None would turn a filter off
 
     def parse(text: str) -> Any:
         if text[:1] in ("[", "{"):

@@ -235,6 +235,8 @@ def _parser_class() -> type[argparse.ArgumentParser]:
             known = {name.lstrip("-"): name for name in self._option_string_actions}
             close = nearest_name(flag.partition("=")[0].lstrip("-"), known) if flag else None
             hint = f"; did you mean {known[close]}?" if close else ""
+            if flag is None and (several := [one for one in self._get_positional_actions() if one.nargs in ("*", "+")]):
+                hint = f"; give each {several[0].metavar} before the options"
             self.error(f"unknown argument{'s' * (len(unknown) > 1)}: {' '.join(unknown)}{hint}")
 
         def _check_value(self, action, value):  # type: ignore[no-untyped-def]

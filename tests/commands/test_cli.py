@@ -174,6 +174,13 @@ def test_a_read_only_file_is_refused_before_the_work(
         (["info", "x.onnx", "--frobnicate"], "usage: infersdk info ", "--frobnicate"),
         (["cache", "list", "--jsn"], "usage: infersdk cache list ", "did you mean --json?"),
         (["quantize", "x.onnx", "--method", "entrpy"], "usage: infersdk quantize ", "did you mean 'entropy'?"),
+        (
+            ["predict", "a.jpg", *MODEL, "b.jpg"],
+            "usage: infersdk predict ",
+            "b.jpg; give each SOURCE before the options",
+        ),
+        (["compare", "a.onnx", "--cosine", "0.1", "b.onnx"], "usage: infersdk compare ", "give each CANDIDATE before"),
+        (["info", "a.onnx", "--json", "b.onnx"], "usage: infersdk info ", "unknown argument: b.onnx\n"),
         (["predct", "x.jpg"], "usage: infersdk ", "did you mean 'predict'?"),
         (["--frobnicate"], "usage: infersdk ", ""),
     ],

@@ -205,6 +205,7 @@ def _code_of(error: Exception) -> int:
 
 def _parser_class() -> type[argparse.ArgumentParser]:
     import argparse
+    import re
 
     from .core.text import printable
 
@@ -213,6 +214,10 @@ def _parser_class() -> type[argparse.ArgumentParser]:
 
         #: Adds the settings of the wrapper as options; see `commands.wrapper_options`.
         wrapper_options: WrapperOptions | None = None
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._negative_number_matcher = re.compile(r"-\.?\d")  # a list may begin with one: --mean -0.5,0.5,0.5
 
         def _print_message(self, message: str, file: Any = None) -> None:
             """Names of files come by patterns of the shell, too."""

@@ -163,6 +163,7 @@ def test_how_pixels_are_normalised(rows: Callable[..., list[dict[str, Any]]]) ->
     unit = scores("--preset", "unit")
     assert scores("--mean", "0", "--std", "1,1,1", "--scale", str(1 / 255)) == pytest.approx(unit, abs=1e-6)
     assert scores("--preset", "unit", "--input-order", "bgr") != unit
+    assert scores("--mean", "-0.5,0.5,0.5") == scores("--mean=-0.5,0.5,0.5")
 
 
 def test_canvas_sizes_are_json(rows: Callable[..., list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,7 +165,7 @@ def _table(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]] | None:
         return name or next(iter(configuration["models"])), table
     if arguments.type != "ocr":
         return None
-    if arguments.model is not None:
+    if arguments.model is not None or not {"detection", "recognition"} <= wrapper_settings(arguments).keys():
         raise ConfigError("--type ocr has two or three model files: --detection, --recognition and --orientation")
     return "ocr", {"type": "ocr"}
 

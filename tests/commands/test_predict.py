@@ -314,6 +314,9 @@ def test_a_window_needs_a_display(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_a_model_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("predict", IMAGE) == 2
     assert "no model to run: infersdk predict ... --model" in capsys.readouterr().err
+    for files in ((), ("--detection", "det.onnx")):
+        assert run("predict", IMAGE, "--type", "ocr", *files) == 2
+        assert "--type ocr has two or three model files: --detection, --recognition" in capsys.readouterr().err
 
 
 def test_a_model_of_a_configuration(

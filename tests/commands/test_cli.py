@@ -12,6 +12,7 @@ import pytest
 from command_line import run
 from PIL import Image
 
+from infersdk.commands.common import print_table
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.infer import BackendInfo, Declaration
 from infersdk.loading import registry
@@ -285,6 +286,18 @@ def test_an_unknown_width(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "0")
     assert run("info", DETECTOR) == 0
     assert "digits_detector.onnx" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [1, 30, 60, 80])
+def test_a_narrow_terminal_keeps_the_numbers_of_a_table(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table(("backend", ">max abs", ">cosine", ""), [("onnxruntime", "5.81e-07", "1.25e-09", "agrees")])
+    shown = capsys.readouterr().out
+    for word in ("max abs", "cosine", "5.81e-07", "1.25e-09", "agrees"):
+        assert word in shown
+    assert max(map(len, shown.splitlines())) <= max(width, 42)
 
 
 def test_a_pipe_has_no_edge(tmp_path: Path) -> None:

@@ -205,6 +205,7 @@ def _code_of(error: Exception) -> int:
 
 def _parser_class() -> type[argparse.ArgumentParser]:
     import argparse
+    import re
 
     from .core.text import printable
 
@@ -213,6 +214,10 @@ def _parser_class() -> type[argparse.ArgumentParser]:
 
         #: Adds the settings of the wrapper as options; see `commands.wrapper_options`.
         wrapper_options: WrapperOptions | None = None
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._negative_number_matcher = re.compile(r"-\.?\d")  # a list may begin with one: --mean -0.5,0.5,0.5
 
         def _print_message(self, message: str, file: Any = None) -> None:
             """Names of files come by patterns of the shell, too."""
@@ -235,6 +240,8 @@ def _parser_class() -> type[argparse.ArgumentParser]:
             known = {name.lstrip("-"): name for name in self._option_string_actions}
             close = nearest_name(flag.partition("=")[0].lstrip("-"), known) if flag else None
             hint = f"; did you mean {known[close]}?" if close else ""
+            if flag is None and (several := [one for one in self._get_positional_actions() if one.nargs in ("*", "+")]):
+                hint = f"; give each {several[0].metavar} before the options"
             self.error(f"unknown argument{'s' * (len(unknown) > 1)}: {' '.join(unknown)}{hint}")
 
         def _check_value(self, action, value):  # type: ignore[no-untyped-def]

@@ -22,7 +22,7 @@ from .description import ModelDescription
 from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
 from .registry import ALIASES, TYPES, answers, looks_like
-from .vision import LOADING, VisionModel, check_no_configuration, loading_names, loading_settings
+from .vision import LOADING, VisionModel, loading_names, loading_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +110,6 @@ def is_bundle(path: Any) -> TypeGuard[str | os.PathLike[str]]:
 
 
 def _load(path: ModelLike | Infer, backend: str | None, type: str | None, settings: dict[str, Any]) -> VisionModel[Any]:
-    check_no_configuration(path)
     if type is not None:
         return named_type(type)(path, backend, **settings)
     if isinstance(path, Infer):

@@ -17,7 +17,7 @@ import numpy as np
 from ..core.model_source import ModelLike, ModelSource
 from ..errors import ConfigError, InferenceError, UnsupportedModelError
 from ..infer import Infer
-from ..loading.registry import check_options, is_configuration, load, option_names
+from ..loading.registry import check_options, load, option_names
 from ..pipeline.batch_buffer import check_capacity
 from .canvases import Canvases, CanvasPlan, check_free_size, open_size, profiles
 from .declaration import UNCHECKED, Declared, argument, nearest_setting, unknown_setting
@@ -138,7 +138,6 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     def __init__(
         self, path: ModelLike | Infer, backend: str | None = None, *, _network: Infer | None = None, **settings: Any
     ) -> None:
-        check_no_configuration(path)
         name = "onnxruntime" if backend is None else backend
         own, options = _split_settings(type(self), settings, None if isinstance(path, Infer) else name)
         self._set(own)
@@ -507,15 +506,6 @@ def _split_settings(
         others = f"the options of backend {backend!r} are {', '.join(sorted(known))}"
         raise unknown_setting(kind, unknown[0], others if backend is not None else "", known)
     return own, options
-
-
-def check_no_configuration(path: ModelLike | Infer) -> None:
-    """Raises ConfigError for the path of a configuration, whose settings a wrapper would not take."""
-    if is_configuration(path):
-        raise ConfigError(
-            f"{str(path)!r} is a configuration, not a model file; infersdk.models.create() makes the wrappers of a "
-            "configuration"
-        )
 
 
 def loading_names(backend: str) -> set[str]:

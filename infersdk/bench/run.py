@@ -19,6 +19,7 @@ from typing import Any
 
 from ..core.model_source import ModelSource
 from ..errors import ConfigError, InferSDKError
+from ..graph.files import size_of
 from ..loading.registry import check_backend
 from .cold_start import cold_start
 from .combination_run import CombinationRun
@@ -301,6 +302,8 @@ def _info(model: str) -> Any:
 
 def _described(model: str, info: Any) -> ModelFile:
     file = ModelFile(path=model, name=Path(model).name, bytes=Path(model).stat().st_size)
+    with contextlib.suppress(InferSDKError):  # the rows have the reason
+        file.bytes = size_of(ModelSource.of(model))
     if info is not None:
         file.precision, file.parameters, file.inputs = info.precision, info.parameters, [str(s) for s in info.inputs]
     return file

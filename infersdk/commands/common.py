@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 #: The stages of a call.
 STAGES = ("read", "preprocess", "infer", "postprocess", "total")
 
-
+#: Columns of text in tables are not narrower than this number of characters, unless they are shorter.
+_LEAST_WIDTH = 6
 _REPEATABLE: dict[str, Any] = {"action": "append", "default": []}
 #: Options of several commands, with their arguments of `add_argument()`.
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -316,7 +317,14 @@ def print_table(columns: Iterable[str], rows: Iterable[Iterable[str | Text]], ti
             table.add_column(escape(name), overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) if isinstance(cell, str) else cell for cell in row))
-    console().print(table)
+    out = console()
+    unlimited = out.options.update(width=1000)
+    for column in table.columns:
+        widest = max(out.measure(cell, options=unlimited).maximum for cell in (column.header, *column.cells))
+        column.min_width = widest if column.no_wrap else min(widest, _LEAST_WIDTH)
+    # A terminal that is narrower breaks the lines of the table, not the numbers in it.
+    out.width = max(out.width, 1 + sum((column.min_width or 0) + 3 for column in table.columns))
+    out.print(table)
 
 
 def stages(timings: Timings) -> dict[str, float]:

@@ -15,20 +15,22 @@ from rich.table import Table
 
 from ..bundles import Bundle
 from ..bundles.sealing import KEY_VARIABLE
+from ..config import model_table, read
 from ..core.cache import Manifest, read_manifest
 from ..core.formats import FORMATS, FileFormat
-from ..core.model_source import ModelSource
+from ..core.model_source import ModelSource, is_configuration
 from ..core.tensor_spec import TensorSpec
 from ..core.text import without_password
 from ..errors import BackendUnavailableError, ConfigError, ModelFormatError
 from ..graph import onnx_info
 from ..importers.loading import converted_source
-from ..loading.registry import backend_class, list_backends, load, named_model
+from ..loading.registry import backend_class, list_backends, load
 from ..models.description import ModelDescription
 from ..models.loading import fitting_types, nearly_fitting, types_of_file
 from ..models.pixel_metadata import pixel_settings
 from ..models.registry import TYPES, looks_like
 from .common import add_options, console, print_json
+from .wrapper_options import split_model
 
 DESCRIPTION = (
     "Shows the inputs, outputs and metadata of a model file, and the wrapper that models.load() takes, "
@@ -38,12 +40,12 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="the file, its address, or a configuration of one model")
+    parser.add_argument("model", help="the file, its address, or a configuration as predict --model takes it")
     add_options(parser, "--key", "--trust", "--json")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    source = ModelSource.of(named_model(arguments.model))
+    source = ModelSource.of(_model_file(arguments.model))
     shown = without_password(arguments.model)
     if source.format is FORMATS["bundle"]:
         result = _bundle(Bundle(source, key=arguments.key, trust=arguments.trust), with_key=arguments.key is not None)
@@ -63,6 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
         table.add_row(escape(key), escape(value if len(value) <= 400 else f"{value[:400]} …"))
     console(width=100).print(table)
     return 0
+
+
+def _model_file(text: str) -> str:
+    """The path or address of a model, also where a configuration names it."""
+    path, name = split_model(text)
+    if not is_configuration(path):
+        return text
+    file = model_table(read(path), name).get("path")
+    if not isinstance(file, str):
+        raise ConfigError(f"{text!r} has no path of a model file; give one of the files that it names")
+    return file
 
 
 def _texts(name: str, value: Any) -> list[str]:

@@ -11,10 +11,12 @@ from time import perf_counter
 from typing import Any
 
 from ..config import model_table, read
+from ..core.model_source import is_configuration
 from ..core.text import without_password
 from ..errors import ConfigError, ImageError, VideoError
 from ..models import ImageModel, Tiled, create, load
 from ..models.composed.base import require_boxes
+from ..models.configuration import COMPOSITIONS
 from .common import (
     STAGES,
     add_backend_options,
@@ -35,7 +37,7 @@ from .row_files import row_files
 from .sources import Source, drawn_paths, find_sources
 from .stderr import say
 from .window import Window
-from .wrapper_options import CONFIGURATIONS, add_wrapper_options, split_model, wrapper_files, wrapper_settings
+from .wrapper_options import add_wrapper_options, split_model, wrapper_files, wrapper_settings
 
 DESCRIPTION = (
     "Runs a model of any task on images, videos and cameras. Prints the results, draws them, or writes "
@@ -50,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "address (https://..., rtsp://...) or a camera (/dev/video0)",
     )  # fmt: skip
     parser.add_argument(
-        "--model", metavar="FILE", help="the model file; or a configuration (.toml, .yaml), app.toml:detector where it "
-        "has several models",
+        "--model", metavar="FILE", help="the model file; or a configuration (.toml, .yaml, .json), app.toml:detector "
+        "where it has several models",
     )  # fmt: skip
     parser.add_argument("--recursive", action="store_true", help="search folders with all folders below them")
     group = parser.add_argument_group("results")
@@ -155,7 +157,7 @@ def _open(arguments: argparse.Namespace, *, only_videos: bool) -> ImageModel[Any
 def _table(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]] | None:
     """The name and the table of a model that a configuration describes, or `--type ocr`; None for a model file."""
     path, name = split_model(arguments.model or "")
-    if path.suffix.lower() in CONFIGURATIONS:
+    if is_configuration(path):
         if arguments.type is not None:
             raise ConfigError(f"--type {arguments.type}: the configuration {str(path)!r} has the type; leave it out")
         configuration = read(path)
@@ -163,14 +165,18 @@ def _table(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]] | None:
         return name or next(iter(configuration["models"])), table
     if arguments.type != "ocr":
         return None
-    if arguments.model is not None:
+    if arguments.model is not None or not {"detection", "recognition"} <= wrapper_settings(arguments).keys():
         raise ConfigError("--type ocr has two or three model files: --detection, --recognition and --orientation")
     return "ocr", {"type": "ocr"}
 
 
 def _create(name: str, table: dict[str, Any], arguments: argparse.Namespace) -> ImageModel[Any]:
     """The model of a table, with the backend of the command line where it is given."""
-    table |= given_settings(arguments, ("backend", "device", "precision", "max_batch"))
+    given = given_settings(arguments, ("backend", "device", "precision", "max_batch"))
+    if table.get("type") in [*COMPOSITIONS] and (flags := [*given, *(["option"] if arguments.option else [])]):
+        flag = flags[0].replace("_", "-")
+        raise ConfigError(f"--{flag}: {name} is a composition; set it in the tables of its models in {arguments.model}")
+    table |= given
     options = backend_options(arguments.option, table.get("backend", "onnxruntime"))
     if options:
         table["options"] = {**table.get("options", {}), **options}

@@ -15,7 +15,7 @@ from .. import models, quant
 from ..core.files import atomic_write, check_output, image_files
 from ..core.model_source import ModelSource
 from ..errors import BackendError, CalibrationError, ConfigError
-from ..graph.files import files_of
+from ..graph.files import files_of, size_of
 from ..loading.registry import backend_class, list_backends
 from ..pages import require_packages
 from ..quant.ranges import PERCENTILE
@@ -280,7 +280,7 @@ def _show(arguments: argparse.Namespace, work: Workflow) -> None:
         print_text("agreement by method: " + ", ".join(f"{name} {one.percent:.1f}%" for name, one in result))
     if work.search is not None and len(work.search.steps) > 1:
         _show_search(work)
-    size, before = made.path.stat().st_size, arguments.model.stat().st_size
+    size, before = (size_of(ModelSource.of(path)) for path in (made.path, arguments.model))
     floating = f", {len(made.floating)} in floating point" if made.floating else ""
     correction = ", biases corrected" if made.record.bias_correction else ""
     print_text(

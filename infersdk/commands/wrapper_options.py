@@ -22,7 +22,7 @@ import msgspec
 
 from ..bundles.bundle import Bundle
 from ..config import model_table, read
-from ..core.model_source import ModelSource
+from ..core.model_source import ModelSource, is_configuration
 from ..errors import UnsupportedModelError, nearest_name
 from ..models.configuration import READER_FILES, named_kind
 from ..models.declaration import Declared, annotation, unknown_setting
@@ -32,7 +32,6 @@ from ..models.registry import TYPES
 from ..models.vision import VisionModel
 
 __all__ = [
-    "CONFIGURATIONS",
     "WrapperOptions",
     "add_wrapper_options",
     "split_model",
@@ -42,8 +41,6 @@ __all__ = [
 
 #: Prefix of the parsed settings in the namespace.
 _PREFIX = "setting:"
-#: Suffixes of configurations that `--model` takes. JSON is a format of models, too.
-CONFIGURATIONS = (".toml", ".yaml", ".yml")
 
 
 def add_wrapper_options(
@@ -78,7 +75,7 @@ def wrapper_files(arguments: argparse.Namespace) -> list[str]:
 def split_model(text: str) -> tuple[Path, str | None]:
     """`app.toml:detector` as the file and the name of its model; any other path as it is, with None."""
     file, sign, name = text.rpartition(":")
-    return (Path(file), name) if sign and file.lower().endswith(CONFIGURATIONS) else (Path(text), None)
+    return (Path(file), name) if sign and is_configuration(file) else (Path(text), None)
 
 
 class WrapperOptions:
@@ -142,7 +139,7 @@ class WrapperOptions:
         if given.type is not None:
             return None if given.type in self._other_types else named_kind(given.type)
         path, name = split_model(model or "")
-        if path.suffix.lower() in CONFIGURATIONS:
+        if is_configuration(path):
             return _of_configuration(path, name)
         return _of_file(model) if of_file and model else None
 
@@ -204,13 +201,25 @@ def _metavar(members: Sequence[Any]) -> str:
     choices = [one for one in members if isinstance(one, str)]
     if choices and len(members) == len(choices):
         return "{" + ",".join(choices) + "}"
-    if _first(members, os.PathLike) is not None:
-        return "FILE"
     words = [word for kind, word in ((int, "N"), (float, "X"), (str, "TEXT")) if kind in members]
-    if (sequence := _first(members, Sequence)) is not None:
+    if _first(members, os.PathLike) is not None:
+        words = ["FILE"]
+    if (sequence := _with_commas(members)) is not None:
         inner = "TEXT" if str in _items(sequence) else "X" if "float" in str(sequence) else "N"
         words.append(f"{inner},{inner}")
+    elif _first(members, Sequence) is not None:
+        words.append("JSON")
     return "|".join(words + choices) or "VALUE"
+
+
+def _with_commas(members: Sequence[Any]) -> Any:
+    """The sequence among the types if its items may be separated by commas; None if its items are sequences, or the
+    text may be a path.
+    """
+    sequence = _first(members, Sequence)
+    if _first(members, os.PathLike) is not None or _first(_items(sequence), Sequence) is not None:
+        return None
+    return sequence
 
 
 def _items(sequence: Any) -> list[Any]:
@@ -220,17 +229,16 @@ def _items(sequence: Any) -> list[Any]:
 
 def _parser_of(members: Sequence[Any]) -> Callable[[str], Any]:
     """A function from the text of an option to its value, which the wrapper checks."""
-    if _first(members, os.PathLike) is not None:
-        return str
-    sequence = _first(members, Sequence)
+    sequence = _with_commas(members)
 
     def scalar(text: str, kinds: Sequence[Any] = members) -> Any:
         if not {int, float, Any}.intersection(kinds):
             return text
         try:
-            return json.loads(text)
+            value = json.loads(text)
         except (ValueError, RecursionError):
-            return text
+            value = None
+        return text.strip() if value is None else value  # null is text: None would turn a filter off
 
     def parse(text: str) -> Any:
         if text[:1] in ("[", "{"):

@@ -33,7 +33,7 @@ from .files import digest_of, open_regular
 from .formats import FORMATS, WEIGHTS_APART, FileFormat, byte_fields, format_of
 from .text import HEX_32, without_password
 
-__all__ = ["KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "is_address", "with_digest"]
+__all__ = ["KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "is_address", "is_configuration", "with_digest"]
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://(.+)", re.DOTALL)
 _HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@(refs/(?:convert|pr)/[\w.-]+|[\w.-]+))?/((?:[^/@\\]+/)*[^/@\\]+)", re.ASCII)
@@ -45,6 +45,18 @@ _LOCAL = frozenset({"file", "local", "memory", "data", "dir", "simplecache", "fi
 def is_address(model: object) -> TypeGuard[str]:
     """Whether a model is given by an address, and not by a path."""
     return isinstance(model, str) and _ADDRESS.fullmatch(model) is not None
+
+
+def is_configuration(model: object) -> TypeGuard[str | os.PathLike[str]]:
+    """Whether it is the path of a configuration, by its suffix, and not that of a model file. PaddlePaddle 3 keeps
+    models in .json.
+    """
+    if not isinstance(model, (str, os.PathLike)) or isinstance(model, ModelSource):
+        return False
+    if not str(model).lower().endswith(".json"):
+        return str(model).lower().endswith((".toml", ".yaml", ".yml"))
+    path = Path(model)
+    return not os.path.isfile(path) or ModelSource(_checked(path)).format is None
 
 
 def with_digest(address: str, sha256: str | None) -> str:
@@ -166,7 +178,8 @@ class ModelSource(os.PathLike[str]):
             ModelNotFoundError: the path is empty, or there is nothing at it.
             ModelFormatError: it is a folder, or empty.
             UnsupportedModelError: it is the address of a model whose weights are in another file.
-            ConfigError: the path is not UTF-8; or `external_data` is given with a path, or does not exist.
+            ConfigError: the path is not UTF-8, or that of a configuration; or `external_data` is given with a path, or
+                does not exist.
             InputError: `model` is something else.
         """
         if isinstance(model, ModelSource):
@@ -181,7 +194,13 @@ class ModelSource(os.PathLike[str]):
                 raise ConfigError(
                     "external_data is for a model in memory; a file's external weights are found in its own folder"
                 )
-            return cls(_checked(Path(model)).absolute())  # the working directory may change
+            path = _checked(Path(model))
+            if is_configuration(path):
+                raise ConfigError(
+                    f"{str(path)!r} is a configuration, not a model file; give the file that its path names. "
+                    "infersdk.models.create() takes a configuration, as infersdk predict, info, serve and fetch do"
+                )
+            return cls(path.absolute())  # the working directory may change
         content, name = _content(model)
         if not content:
             raise ModelFormatError(f"the {name or _IN_MEMORY} is empty; was it read to its end already?")

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXTERNAL_KEY", "borrowed_model", "check_external_files", "external_files", "files_of", "load_proto", "model_bytes",
-    "open_weights", "private_copy", "proto_bytes", "proto_graphs", "proto_of", "read_model",
-    "require_onnx", "tensor_array", "write_large", "write_model",
+    "open_weights", "private_copy", "proto_bytes", "proto_graphs", "proto_of", "read_model", "require_onnx", "size_of",
+    "tensor_array", "write_large", "write_model",
 ]  # fmt: skip
 
 #: The maximum size of a protobuf message.
@@ -179,6 +179,11 @@ def files_of(model: ModelSource) -> list[Path]:
     """A model's file and those with its weights. Raises as `external_files()`."""
     weights = external_files(model) if model.is_onnx and model.mentions(EXTERNAL_KEY) else []
     return [file for file in (model.path, *weights) if file is not None]
+
+
+def size_of(model: ModelSource) -> int:
+    """The size of a model's file and those with its weights, in bytes. Raises as `external_files()`."""
+    return sum(file.stat().st_size for file in files_of(model) if file.is_file())  # loading reports a missing file
 
 
 def _weights_path(folder: Path | None, name: str, model: str) -> Path:

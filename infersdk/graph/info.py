@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from ..core.tensor_spec import TensorSpec
 from .files import borrowed_model
 from .precision import precision_of
-from .weights import data_inputs
+from .weights import constant_tensor, data_inputs, graph_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +31,7 @@ class ModelInfo:
     """The inputs, outputs and contents of a model.
 
     `precision` is the precision of most layers: `"int8"` if both factors of a layer are quantised, else its element
-    type. `parameters` is the number of weight elements.
+    type. `parameters` is the number of elements of weights and constants, those of subgraphs included.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -49,7 +48,8 @@ class ModelInfo:
 def onnx_info(model: ModelLike) -> ModelInfo:
     """Reads the `ModelInfo` of a model. Raises the errors of `read_model`."""
     with borrowed_model(model) as result:
-        graph, weights = result.graph, result.graph.initializers.values()
+        graph = result.graph
+        values = {value for one in result.graphs() for _, value in graph_values(one)}
         return ModelInfo(
             inputs=tuple(map(tensor_spec, data_inputs(result))),
             outputs=tuple(map(tensor_spec, graph.outputs)),
@@ -58,7 +58,7 @@ def onnx_info(model: ModelLike) -> ModelInfo:
             producer=f"{result.producer_name or ''} {result.producer_version or ''}".strip(),
             metadata=dict(result.metadata_props),
             operators=Counter(node.op_type for node in graph),
-            parameters=sum(prod(value.const_value.shape.numpy()) for value in weights if value.const_value),
+            parameters=sum(tensor.size for tensor in map(constant_tensor, values) if tensor is not None),
             precision=precision_of(result),
         )
 

@@ -55,7 +55,7 @@ def constant_tensor(value: ir.Value) -> Any:
 
     try:
         return ir.convenience.get_const_tensor(value)
-    except ValueError:
+    except (TypeError, ValueError):
         return None
 
 

@@ -16,11 +16,10 @@ import os
 import warnings
 from collections.abc import Collection, Mapping
 from numbers import Integral
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.device import Device
-from ..core.model_source import ModelLike, ModelSource
+from ..core.model_source import ModelLike, ModelSource, is_configuration
 from ..core.target import Target, check_precision
 from ..core.text import printable
 from ..errors import BackendNotFoundError, BackendUnavailableError, ConfigError, InputError, nearest
@@ -112,8 +111,6 @@ def backend_class(name: str) -> type[Infer]:
     return result
 
 
-#: Suffixes of configurations, which are no models.
-_CONFIGURATIONS = (".toml", ".yaml", ".yml", ".json")
 #: Fields of a configuration for `load()`; the others are for the wrapper.
 _FIELDS = ("path", "backend", "device", "precision", "max_batch", "while_building", "options")
 
@@ -292,25 +289,6 @@ def _readable(
     return made
 
 
-def is_configuration(model: Any) -> TypeGuard[str | os.PathLike[str]]:
-    """Whether it is the path of a configuration, by its suffix, and not that of a model file."""
-    if not isinstance(model, (str, os.PathLike)) or isinstance(model, ModelSource):
-        return False
-    if not str(model).lower().endswith(_CONFIGURATIONS):
-        return False
-    path = Path(model)
-    return not os.path.isfile(path) or ModelSource.of(path).format is None  # PaddlePaddle 3 keeps models in .json
-
-
-def named_model(model: ModelLike) -> ModelLike:
-    """The model, or the model file of a configuration of one model.
-
-    Raises:
-        ConfigError: a configuration that does not have exactly one model with a path.
-    """
-    return _configured(model)[1]["path"] if is_configuration(model) else model
-
-
 def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     """The name and the table of the one model of a configuration."""
     from ..config import model_tables, read
@@ -326,7 +304,7 @@ def _configured(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any]]:
     ((name, table),) = tables.items()
     if not isinstance(table, dict) or not isinstance(table.get("path"), str):
         raise ConfigError(f"{str(path)!r}: models.{name} has no path of a model file")
-    if table["path"].lower().endswith(_CONFIGURATIONS):
+    if is_configuration(table["path"]):
         raise ConfigError(f"{str(path)!r}: models.{name}: path {table['path']!r} is a configuration, not a model file")
     return name, table
 

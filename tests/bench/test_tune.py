@@ -209,6 +209,32 @@ def test_the_given_reference_is_used_for_every_file(tmp_path: Path) -> None:
     assert row.accuracy.value < 0.9
 
 
+def test_weights_in_constant_nodes_are_parameters_of_a_reference(tmp_path: Path) -> None:
+    import onnx
+
+    file = perceptron(tmp_path / "weights.onnx", 16)
+    model = onnx.load(str(file))
+    constants = [onnx.helper.make_node("Constant", [], [one.name], value=one) for one in model.graph.initializer]
+    del model.graph.initializer[:]
+    for constant in constants:
+        model.graph.node.insert(0, constant)
+    onnx.save(model, str(tmp_path / "constants.onnx"))
+    settings = BenchSettings(time=0.01, rounds=1, warmup=0.01, scenarios=["engine"])
+    report = bench(combine([tmp_path / "constants.onnx", file]), settings, loading=False)
+    assert [one.parameters for one in report.models] == [4 * 16 + 16 * 10] * 2
+    assert {row.accuracy.reference for row in report.rows} == {"constants.onnx on onnxruntime/fp32"}
+
+
+def test_the_size_of_a_model_in_the_report_includes_its_external_data(tmp_path: Path) -> None:
+    import onnx
+
+    model, file = onnx.load(str(perceptron(tmp_path / "whole.onnx", 16))), tmp_path / "model.onnx"
+    onnx.save(model, str(file), save_as_external_data=True, location="model.data", size_threshold=0)
+    settings = BenchSettings(time=0.01, rounds=1, warmup=0.01, scenarios=["engine"])
+    (described,) = bench(combine([file]), settings, loading=False, accuracy=False).models
+    assert described.bytes == file.stat().st_size + 4 * (4 * 16 + 16 * 10)
+
+
 def test_a_first_file_that_is_no_reference(tmp_path: Path) -> None:
     import openvino
 

@@ -12,6 +12,7 @@ import pytest
 from command_line import run
 from PIL import Image
 
+from infersdk.commands.common import print_table
 from infersdk.data import CLASSIFIER, DETECTOR, IMAGE
 from infersdk.infer import BackendInfo, Declaration
 from infersdk.loading import registry
@@ -84,6 +85,20 @@ def test_errors_are_one_line_and_a_code(
         assert "Traceback" not in captured.err
         assert captured.err.strip().splitlines()[-1].startswith("infersdk: ")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["bench", "compare", "tune -o t.toml", "layers", "graph show", "quantize", "pack --images .", "build"],
+)
+@pytest.mark.parametrize("suffix", ["toml", "json"])
+def test_commands_that_take_no_configuration(
+    command: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = tmp_path / f"app.{suffix}"
+    app.write_text(f'[models.digits]\ntype = "yolov5"\npath = "{DETECTOR}"\n')
+    assert run(*command.split(), app) == 2
+    assert "is a configuration, not a model file; give the file that its path names" in capsys.readouterr().err
 
 
 def test_settings_in_messages_are_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,6 +178,13 @@ def test_a_read_only_file_is_refused_before_the_work(
         (["info", "x.onnx", "--frobnicate"], "usage: infersdk info ", "--frobnicate"),
         (["cache", "list", "--jsn"], "usage: infersdk cache list ", "did you mean --json?"),
         (["quantize", "x.onnx", "--method", "entrpy"], "usage: infersdk quantize ", "did you mean 'entropy'?"),
+        (
+            ["predict", "a.jpg", *MODEL, "b.jpg"],
+            "usage: infersdk predict ",
+            "b.jpg; give each SOURCE before the options",
+        ),
+        (["compare", "a.onnx", "--cosine", "0.1", "b.onnx"], "usage: infersdk compare ", "give each CANDIDATE before"),
+        (["info", "a.onnx", "--json", "b.onnx"], "usage: infersdk info ", "unknown argument: b.onnx\n"),
         (["predct", "x.jpg"], "usage: infersdk ", "did you mean 'predict'?"),
         (["--frobnicate"], "usage: infersdk ", ""),
     ],
@@ -267,6 +289,18 @@ def test_an_unknown_width(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "0")
     assert run("info", DETECTOR) == 0
     assert "digits_detector.onnx" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [1, 30, 60, 80])
+def test_a_narrow_terminal_keeps_the_numbers_of_a_table(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table(("backend", ">max abs", ">cosine", ""), [("onnxruntime", "5.81e-07", "1.25e-09", "agrees")])
+    shown = capsys.readouterr().out
+    for word in ("max abs", "cosine", "5.81e-07", "1.25e-09", "agrees"):
+        assert word in shown
+    assert max(map(len, shown.splitlines())) <= max(width, 42)
 
 
 def test_a_pipe_has_no_edge(tmp_path: Path) -> None:

@@ -159,3 +159,14 @@ def test_what_detect_takes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     (tmp_path / "m.toml").write_text(f'[models.digits]\ntype = "classifier"\npath = "{CLASSIFIER}"\n')
     assert run(tmp_path / "m.toml", "--json") == 0
     assert json.loads(capsys.readouterr().out)["format"] == "an ONNX model"
+
+
+def test_a_model_of_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = tmp_path / "app.json"
+    tables = {name: {"type": "classifier", "path": str(CLASSIFIER)} for name in ("digits", "others")}
+    app.write_text(json.dumps({"models": {**tables, "aerial": {"type": "tiled"}}}))
+    assert run(f"{app}:digits", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "an ONNX model"
+    for name, words in (("", "3 models, digits, others, aerial; name one"), (":aerial", "has no path of a model file")):
+        assert run(f"{app}{name}") == 2
+        assert words in capsys.readouterr().err

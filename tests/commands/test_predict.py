@@ -150,6 +150,9 @@ def test_settings_change_the_results(rows: Callable[..., list[dict[str, Any]]]) 
     numbers = ", ".join(str(box["class_id"]) for box in expected)
     for classes in (",".join(wanted), numbers, f"{wanted[0]},{wanted[1]},", json.dumps(wanted)):
         assert rows(*PREDICT, "--classes", classes)[0]["results"] == expected
+    assert {box["label"] for box in rows(*PREDICT, "--classes", f" {wanted[0]}")[0]["results"]} == {wanted[0]}
+    letters = rows(*PREDICT, "--names", json.dumps(list("abcdefghij")))[0]["results"]
+    assert [box["label"] for box in letters] == ["abcdefghij"[box["class_id"]] for box in every]
 
 
 def test_how_pixels_are_normalised(rows: Callable[..., list[dict[str, Any]]]) -> None:
@@ -160,6 +163,12 @@ def test_how_pixels_are_normalised(rows: Callable[..., list[dict[str, Any]]]) ->
     unit = scores("--preset", "unit")
     assert scores("--mean", "0", "--std", "1,1,1", "--scale", str(1 / 255)) == pytest.approx(unit, abs=1e-6)
     assert scores("--preset", "unit", "--input-order", "bgr") != unit
+    assert scores("--mean", "-0.5,0.5,0.5") == scores("--mean=-0.5,0.5,0.5")
+
+
+def test_canvas_sizes_are_json(rows: Callable[..., list[dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert rows(*PREDICT, "--canvas", "fit", "--canvas-sizes", "[[192, 96]]")[0]["results"]
+    assert "--canvas-sizes JSON" in shown(capsys)
 
 
 def test_several_maps(tmp_path: Path, grey: Path, rows: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,6 +314,9 @@ def test_a_window_needs_a_display(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_a_model_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("predict", IMAGE) == 2
     assert "no model to run: infersdk predict ... --model" in capsys.readouterr().err
+    for files in ((), ("--detection", "det.onnx")):
+        assert run("predict", IMAGE, "--type", "ocr", *files) == 2
+        assert "--type ocr has two or three model files: --detection, --recognition" in capsys.readouterr().err
 
 
 def test_a_model_of_a_configuration(
@@ -328,11 +340,21 @@ def test_a_model_of_a_configuration(
         (f"{app}:plane", (), "did you mean 'plain'?"),
         (f"{app}:plain", ("--type", "yolov5"), "leave it out"),
         (f"{app}:plain", ("--confidence", "1"), "YOLOv5 has no setting 'confidence'; did you mean 'conf'?"),
-        (f"{app}:tiles", ("--backend", "openvino"), "models.tiles: Tiled"),
+        (f"{app}:tiles", ("--backend", "openvino"), "--backend: tiles is a composition; set it in the tables"),
+        (f"{app}:tiles", ("--max-batch", "2"), "--max-batch: tiles is a composition"),
+        (f"{app}:tiles", ("--option", "threads=2"), "--option: tiles is a composition"),
         (f"{app}:tiles", ("--tile", "64"), "is a model on tiles already"),
     ):
         assert run("predict", IMAGE, "--model", model, *more) == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_model_of_a_configuration_in_json(tmp_path: Path, rows: Callable[..., list[dict[str, Any]]]) -> None:
+    app = tmp_path / "app.json"
+    app.write_text(json.dumps({"models": {"digits": {"type": "yolov5", "path": str(DETECTOR), "conf": 0.9}}}))
+    for model in (app, f"{app}:digits"):
+        (row,) = rows("predict", IMAGE, "--model", model)
+        assert min(box["score"] for box in row["results"]) > 0.9
 
 
 # ---- settings as options ----
@@ -350,7 +372,7 @@ def test_the_help_names_each_value_once(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_the_help_lists_the_settings_of_the_wrapper(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     common = shown(capsys)
-    assert "--names FILE" in common
+    assert "--names FILE|JSON class names in order: a list" in common
     assert "--class-agnostic" not in common
     for given in (("--type", "yolov5"), ("--model", DETECTOR)):
         text = shown(capsys, *given)
@@ -400,6 +422,8 @@ def test_no_option_of_a_command_hides_a_setting(command: str) -> None:
         (("--conf", "[1"), "is not JSON"),
         (("--decode-head", "nativ"), "use one of 'auto', 'graph', 'native'; did you mean 'native'?"),
         (("--classes", "thre"), "did you mean 'three'"),
+        (("--classes", "null"), "the model has no class 'null'"),
+        (("--canvas", "fit", "--canvas-sizes", "192,96"), "canvas_sizes is '192,96', not a list"),
         (("--classes", "10"), "no class number 10; use those that it has, from 0 to 9"),
         (("--names", "none.txt"), "cannot read the class names in 'none.txt'"),
         (("--overlap", "0.5"), "--overlap is about tiles; give their size with --tile"),

@@ -108,9 +108,13 @@ def test_what_is_compared_is_what_load_runs(tmp_path: Path, backend: str, capsys
 
 
 def test_a_classifier_in_words(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (CLASSIFIER, "--data", images, "--type", "classifier", "--preset", "unit", "--resize", 32)
-    assert run(*arguments, "--method", "entropy", "-o", tmp_path / "c.onnx") == 0
+    model, output = tmp_path / "external.onnx", tmp_path / "c.onnx"
+    onnx.save(onnx.load(str(CLASSIFIER)), str(model), save_as_external_data=True, location="external.data")
+    arguments = (model, "--data", images, "--type", "classifier", "--preset", "unit", "--resize", 32)
+    assert run(*arguments, "--method", "entropy", "-o", output) == 0
     shown = " ".join(capsys.readouterr().out.split())
+    before = model.stat().st_size + model.with_suffix(".data").stat().st_size
+    assert f"{output.stat().st_size:,} bytes ({before / output.stat().st_size:.1f} times smaller)" in shown
     assert "results agree with FP32 by" in shown
     assert "INT8 is" in shown
     assert "FP32" in shown

@@ -63,6 +63,10 @@ def test_paths_that_lead_to_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "empty.onnx").touch()
     with pytest.raises(ModelFormatError, match=r"'empty.onnx' is empty; was the download cut off\?"):
         ModelSource.of("empty.onnx")
+    for name in ("app.toml", "app.YAML", "app.json"):
+        Path(name).write_text("{}")
+        with pytest.raises(ConfigError, match=f"'{name}' is a configuration, not a model file; give the file that"):
+            ModelSource.of(name)
 
 
 @pytest.mark.usefixtures("untouched")

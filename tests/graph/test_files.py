@@ -12,8 +12,9 @@ from onnx_models import node
 
 import infersdk
 import infersdk.graph as graphs
+from infersdk.core.model_source import ModelSource
 from infersdk.errors import ModelFormatError
-from infersdk.graph.files import private_copy
+from infersdk.graph.files import private_copy, size_of
 from infersdk.graph.lint import lint
 
 pytest.importorskip("onnxruntime")
@@ -45,6 +46,13 @@ def overwrite(file: Path) -> None:
     """Other bytes of the same length, in place."""
     with open(file, "r+b") as content:
         content.write(np.full(file.stat().st_size // 4, 7, np.float32).tobytes())
+
+
+def test_the_size_of_a_model_includes_its_external_data(path: Path) -> None:
+    weights = path.with_suffix(".data")
+    assert size_of(ModelSource.of(path)) == path.stat().st_size + weights.stat().st_size
+    weights.unlink()
+    assert size_of(ModelSource.of(path)) == path.stat().st_size
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

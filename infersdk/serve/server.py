@@ -75,8 +75,8 @@ class Server:
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], **settings: Any) -> None:
         require_packages()
-        folder = Path(".") if isinstance(config, Mapping) else Path(config).resolve().parent
         table = msgspec.structs.asdict(ServerSettings.of(server_table(read(config))))
+        folder = Path(".") if isinstance(config, Mapping) else Path(config).resolve().parent
         for name in ("certificate", "private_key"):  # relative to the configuration
             if table[name] is not None:
                 table[name] = str(folder / table[name])

@@ -27,6 +27,7 @@ from ..errors import (
     ModelFormatError,
     ModelNotFoundError,
     UnsupportedModelError,
+    exhausted,
     relative_to,
 )
 from .files import digest_of, open_regular
@@ -249,7 +250,9 @@ class ModelSource(os.PathLike[str]):
         try:
             return open_regular(self.path)
         except OSError as error:
-            raise ModelFormatError(f"{str(self)!r} cannot be read: {error.strerror or error}") from None
+            raise exhausted(error, repr(str(self))) or ModelFormatError(
+                f"{str(self)!r} cannot be read: {error.strerror or error}"
+            ) from None
 
     def read(self) -> bytes:
         """All its bytes. Errors are those of `open()`."""

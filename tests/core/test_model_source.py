@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +140,31 @@ def test_bytes_that_are_no_model(backend: str, tmp_path: Path) -> None:
     closed.close()
     with pytest.raises(ModelFormatError, match="cannot be read"):
         infersdk.load(closed, backend)
+
+
+@pytest.mark.posix
+def test_a_process_without_free_descriptors(tmp_path: Path) -> None:
+    code = """
+        import os, resource, sys
+        from infersdk.core.model_source import ModelSource
+        from infersdk.errors import OutOfMemoryError
+
+        source, taken = ModelSource.of(sys.argv[1]), []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+        try:
+            while True:
+                taken.append(os.dup(0))
+        except OSError:
+            pass
+        try:
+            source.read()
+        except OutOfMemoryError as error:
+            print(error)
+    """
+    (tmp_path / "m.onnx").write_bytes(b"x")
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "m.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "m.onnx': the process lacks memory, threads or file descriptors: Too many open files" in done.stdout
 
 
 def test_a_wrapper_of_bytes() -> None:

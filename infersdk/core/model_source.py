@@ -14,6 +14,7 @@ import mmap
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
@@ -397,7 +398,10 @@ def _checked(file: Path) -> Path:
     try:
         str(file).encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"the path {str(file)!r} is not UTF-8, and the runtimes cannot open it; rename it") from None
+        wrong, encoding = "is not UTF-8, and the runtimes cannot open it; rename it", sys.getfilesystemencoding()
+        if encoding != "utf-8":  # the name of the file may be UTF-8
+            wrong = f"is not {encoding}, the encoding of the locale of this process; set PYTHONUTF8=1"
+        raise ConfigError(f"the path {str(file)!r} {wrong}") from None
     try:
         status = file.stat()
     except (OSError, ValueError) as error:  # ValueError: a null character

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 import textwrap
@@ -165,6 +166,29 @@ def test_a_process_without_free_descriptors(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "m.onnx")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "m.onnx': the process lacks memory, threads or file descriptors: Too many open files" in done.stdout
+
+
+@pytest.mark.posix
+def test_a_path_that_is_not_in_the_encoding_of_the_locale(tmp_path: Path) -> None:
+    path = tmp_path / "m\N{LATIN SMALL LETTER O WITH DIAERESIS}.onnx"
+    path.write_bytes(b"x")
+    code = """
+        import sys
+        from infersdk.core.model_source import ModelSource
+
+        print(sys.getfilesystemencoding(), flush=True)
+        print(ModelSource.of(sys.argv[1]).path.name)
+    """
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"}
+    for utf8 in "01":
+        command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+        environment["PYTHONUTF8"] = utf8
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60, env=environment)
+        encoding, *names = done.stdout.decode().splitlines()
+        if utf8 == "1" or encoding == "utf-8":  # as on macOS
+            assert names == [path.name]
+        else:
+            assert b".onnx' is not ascii, the encoding of the locale of this process; set PYTHONUTF8=1" in done.stderr
 
 
 def test_a_wrapper_of_bytes() -> None:

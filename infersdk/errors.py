@@ -301,9 +301,17 @@ class OutputError(InferSDKError, OSError):
 
 
 _SCARCE = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
-#: The messages of runtimes, which raise no exception of their own for this: those of C++, of CUDA and of the system.
+#: The messages of runtimes, which raise no exception of their own for this: of C++, CUDA, Python and the system.
 _SCARCE_TEXT = re.compile(
-    "|".join(["bad.?alloc", "[Ff]ailed to allocate", "[Oo]ut ?[Oo]f ?[Mm]emory", *map(os.strerror, _SCARCE)])
+    "|".join(
+        [
+            "bad.?alloc",
+            "[Ff]ailed to allocate",
+            "[Oo]ut ?[Oo]f ?[Mm]emory",
+            "can't start new thread",
+            *map(os.strerror, _SCARCE),
+        ]
+    )
 )
 
 

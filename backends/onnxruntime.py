@@ -354,7 +354,7 @@ class OnnxRuntimeInfer(Infer):
             raise_kernel_failure(error)
         if self._arena is not None and (full := self._arena.error_of(error)) is not None:
             raise full from None
-        raise exhausted(error, self.model.name) or InferenceError(
+        raise exhausted(message_of(error), self.model.name) or InferenceError(
             f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}"
         ) from None
 

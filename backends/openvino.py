@@ -230,7 +230,7 @@ class OpenVinoInfer(Infer):
             from ._openvino.custom_ops import raise_kernel_failure
 
             raise_kernel_failure(error, self.model)
-        if (full := exhausted(error, self.model.name)) is not None:
+        if (full := exhausted(reason(error), self.model.name)) is not None:
             raise full from None
 
     def _count_cores(self, target: str) -> int:

@@ -303,15 +303,9 @@ class OutputError(InferSDKError, OSError):
 _SCARCE = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 #: The messages of runtimes, which raise no exception of their own for this: of C++, CUDA, Python and the system.
 _SCARCE_TEXT = re.compile(
-    "|".join(
-        [
-            "bad.?alloc",
-            "[Ff]ailed to allocate",
-            "[Oo]ut ?[Oo]f ?[Mm]emory",
-            "can't start new thread",
-            *map(os.strerror, _SCARCE),
-        ]
-    )
+    r"bad.?alloc|(failed to|unable to|can't|cannot) alloc|out ?of ?memory|can't start new thread|"
+    + "|".join(map(os.strerror, _SCARCE)),
+    re.IGNORECASE,
 )
 
 

@@ -48,6 +48,7 @@ def test_every_status_of_the_core_has_its_error() -> None:
         (OSError(errno.EMFILE, "full", "bad_alloc.onnx"), "full"),
         (RuntimeError("Exception from a.cpp:1:\nstd::bad_alloc"), "Exception from a.cpp:1: std::bad_alloc"),
         (RuntimeError(f"thread: {os.strerror(errno.EAGAIN)}"), f"thread: {os.strerror(errno.EAGAIN)}"),
+        ("[CPU] Convolution node with name 'a' can't alloc", "[CPU] Convolution node with name 'a' can't alloc"),
         ("Error Code 2: OutOfMemory (Requested size was 9 bytes.)", "Error Code 2: OutOfMemory"),
     ],
 )

@@ -255,7 +255,7 @@ def start_session(
     except ort_errors.InvalidGraph as error:
         raise ModelFormatError(f"the graph of {name!r} is not valid: {message_of(error)}") from None
     except FAILURES as error:
-        if (full := exhausted(error, repr(name))) is not None:
+        if (full := exhausted(message_of(error), repr(name))) is not None:
             raise full from None
         if re.search("No graph was found|Invalid model", str(error)):  # and no class of their own for these
             raise ModelFormatError(f"{name!r} is not a valid ONNX model: {message_of(error)}") from None

@@ -23,6 +23,7 @@ import msgspec
 
 from ..errors import (
     ConfigError,
+    InferSDKError,
     InputError,
     ModelError,
     ModelFormatError,
@@ -242,6 +243,7 @@ class ModelSource(os.PathLike[str]):
 
         Raises:
             ModelFormatError: the file cannot be read.
+            OutOfMemoryError: the process has no free file descriptor.
             UnsupportedModelError: it was in memory, and the model that was loaded from it is closed.
         """
         if self.path is None:
@@ -251,9 +253,12 @@ class ModelSource(os.PathLike[str]):
         try:
             return open_regular(self.path)
         except OSError as error:
-            raise exhausted(error, repr(str(self))) or ModelFormatError(
-                f"{str(self)!r} cannot be read: {error.strerror or error}"
-            ) from None
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> InferSDKError:
+        return exhausted(error, repr(str(self))) or ModelFormatError(
+            f"{str(self)!r} cannot be read: {error.strerror or error}"
+        )
 
     def read(self) -> bytes:
         """All its bytes. Errors are those of `open()`."""
@@ -279,7 +284,12 @@ class ModelSource(os.PathLike[str]):
         if self.content is not None:
             yield self.content
             return
-        with self.open() as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with self.open() as file:
+            try:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise self._unreadable(error) from None
+        with data:
             yield data
 
     def mentions(self, word: bytes) -> bool:

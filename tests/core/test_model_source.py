@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
@@ -21,6 +22,7 @@ from infersdk.errors import (
     InputError,
     ModelFormatError,
     ModelNotFoundError,
+    OutOfMemoryError,
     UnsupportedModelError,
 )
 
@@ -166,6 +168,18 @@ def test_a_process_without_free_descriptors(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "m.onnx")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "m.onnx': the process lacks memory, threads or file descriptors: Too many open files" in done.stdout
+
+
+def test_a_process_without_memory_to_map_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"x")
+    source = ModelSource.of(tmp_path / "m.onnx")
+
+    def full(*given: Any, **more: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", full)
+    with pytest.raises(OutOfMemoryError, match=r"m\.onnx': .*Cannot allocate memory"), source.mapped():
+        pass
 
 
 @pytest.mark.posix

@@ -29,8 +29,10 @@ from ..errors import (
     InferenceError,
     InferSDKError,
     ModelFormatError,
+    OutOfMemoryError,
     PrecisionUnavailableError,
     UnsupportedModelError,
+    exhausted,
 )
 from ..graph.files import files_of
 from ..graph.passes import cached_model, loading_passes
@@ -154,7 +156,7 @@ class OnnxRuntimeInfer(Infer):
                 source, str(self.model), self._session_options, provider,
                 write=self._place_of_graph(in_memory=arena is not None) if verified else None,
             )  # fmt: skip
-        except UnsupportedModelError as error:
+        except (UnsupportedModelError, OutOfMemoryError) as error:
             if arena is not None and (full := arena.error_of(error)) is not None:
                 raise full from None
             raise
@@ -357,7 +359,9 @@ class OnnxRuntimeInfer(Infer):
             raise_kernel_failure(error)
         if self._arena is not None and (full := self._arena.error_of(error)) is not None:
             raise full from None
-        raise InferenceError(f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}") from None
+        raise exhausted(message_of(error), self.model.name) or InferenceError(
+            f"ONNX Runtime failed to run {self.model.name}: {message_of(error)}"
+        ) from None
 
     def _allocate_outputs(self) -> bool:
         """Lets each run allocate all outputs from now on, after a shape that differs from its names or the last run."""

@@ -29,6 +29,7 @@ from ..errors import (
     ModelFormatError,
     PrecisionUnavailableError,
     UnsupportedModelError,
+    exhausted,
 )
 from ..graph.digest import model_digest
 from ..graph.files import private_copy
@@ -181,6 +182,7 @@ class OpenVinoInfer(Infer):
             self._arguments = self._core.import_model, _blob(data), target, self._with_precision(target, properties)
             self._current = _Compiled(*self._arguments)
         except (*FAILURES, msgspec.ValidationError) as error:  # for example after a change of the driver
+            self._raise_cause(error)
             _log.info("%s: OpenVINO refuses the compiled model in the cache: %s", self.model.name, error)
             cache.remove(key)
             self._load_model(target, properties)
@@ -220,12 +222,14 @@ class OpenVinoInfer(Infer):
 
         return core_with(self.custom_ops)
 
-    def _raise_kernel_failure(self, error: Exception) -> None:
-        """Raises the failure of a custom operator where the runtime's exception is one."""
+    def _raise_cause(self, error: Exception) -> None:
+        """Raises the failure of a custom operator, or an OutOfMemoryError, where the runtime's exception is one."""
         if self.custom_ops is not None:
             from ._openvino.custom_ops import raise_kernel_failure
 
             raise_kernel_failure(error, self.model)
+        if (full := exhausted(reason(error), self.model.name)) is not None:
+            raise full from None
 
     def _count_cores(self, target: str) -> int:
         """The cores of a run, where the runtime chooses streams and threads; else 0."""
@@ -271,6 +275,7 @@ class OpenVinoInfer(Infer):
         try:
             model = self._core.read_model(content or self.model.content or self._path_to_read())
         except FAILURES as error:
+            self._raise_cause(error)
             text = reason(error)
             if "OpConversionFailure" in text:
                 return self._read_content(text)
@@ -318,6 +323,7 @@ class OpenVinoInfer(Infer):
         try:
             return self._core.read_model(self.model.read(), weights.read_bytes())
         except (*FAILURES, OSError) as error:
+            self._raise_cause(error)
             raise ModelFormatError(f"the {self.model} is not a valid model: {reason(error)}") from None
 
     def _read_content(self, failure: str) -> Any:
@@ -339,13 +345,14 @@ class OpenVinoInfer(Infer):
             with private_copy(self.model) as path:
                 return self._core.read_model(path)
         except FAILURES as error:
+            self._raise_cause(error)
             raise ModelFormatError(f"{str(self.model)!r} is not a valid model: {reason(error)}") from None
 
     def _compile(self, model: Any, target: str, properties: dict[str, Any]) -> Any:
         try:
             return self._core.compile_model(model, target, properties)
         except FAILURES as error:
-            self._raise_kernel_failure(error)
+            self._raise_cause(error)
             given = self.options.config
             if given and compiles(model, target, {k: v for k, v in properties.items() if k not in given}):
                 raise ConfigError(
@@ -435,7 +442,7 @@ class OpenVinoInfer(Infer):
             self._mark_failed()
             if self._cloned and not retried:  # the failure may be that of a clone's run
                 return self._again(retried=True)
-            self._raise_kernel_failure(error)
+            self._raise_cause(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         self._current.runs += 1
         if self._current.failed:  # a clone's run failed meanwhile
@@ -461,7 +468,7 @@ class OpenVinoInfer(Infer):
             self._infer(given)
         except FAILURES as error:
             self._mark_failed()
-            self._raise_kernel_failure(error)
+            self._raise_cause(error)
             raise InferenceError(f"OpenVINO failed to run {self.model.name}: {reason(error)}") from None
         self._current.runs += 1
         return dict(zip((spec.name for spec in self.output_specs), self._request.results.values(), strict=True))
@@ -491,9 +498,10 @@ class OpenVinoInfer(Infer):
         try:
             self._current = self._shared.get(partial(_Compiled, *self._arguments))
         except FAILURES as error:
+            self._raise_cause(error)
             raise InferenceError(
-                f"OpenVINO failed to compile {self.model.name} again after a run that failed: {reason(error)}; "
-                "load it again"
+                f"OpenVINO failed to compile {self.model.name} another time, for a clone, a use after release() or a "
+                f"run after one that failed: {reason(error)}; load it again"
             ) from None
         self._compiled = self._current.compiled
         self._request = self._compiled.create_infer_request()

@@ -28,6 +28,7 @@ except ModuleNotFoundError as error:
 
     use_installed()
     from .core._lib import lib, text
+from .core import process_end as _process_end  # noqa: F401 - it registers a handler of atexit
 from .core.lazy import lazy
 from .errors import InferSDKError as InferSDKError
 

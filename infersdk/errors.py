@@ -6,7 +6,9 @@ same between releases; the page Errors has a section for each.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -259,7 +261,9 @@ class NativeError(InferSDKError):
 
 
 class OutOfMemoryError(NativeError, MemoryError):
-    """Host or device memory ran out; the message gives the sizes."""
+    """Host or device memory ran out, or a runtime lacks threads or file descriptors. The message says of what, and how
+    much if that is known.
+    """
 
     code = "IFS701"
 
@@ -296,7 +300,38 @@ class OutputError(InferSDKError, OSError):
     code = "IFS504"
 
 
-def text_of(error: BaseException) -> str:
+_SCARCE = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+#: The messages of runtimes, which raise no exception of their own for this: of C++, CUDA, Python and the system.
+_SCARCE_TEXT = re.compile(
+    r"bad.?alloc|(failed to|unable to|can't|cannot) alloc|out ?of ?memory|can't start new thread|"
+    + "|".join(map(os.strerror, _SCARCE)),
+    re.IGNORECASE,
+)
+
+
+def exhausted(error: BaseException | str, name: str) -> OutOfMemoryError | None:
+    """The error of a failure for lack of memory, threads or file descriptors; None for another failure.
+
+    Args:
+        error: of the runtime or the system.
+        name: the model.
+    """
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as full:  # runtimes drop this reason
+        error = full if full.errno in _SCARCE else error
+    reason = getattr(error, "strerror", None) or " ".join(text_of(error).split()) or "MemoryError"
+    by_number = isinstance(error, OSError) and error.errno in _SCARCE
+    by_text = not isinstance(error, OSError) and _SCARCE_TEXT.search(reason)
+    if not (by_number or by_text or isinstance(error, MemoryError)):
+        return None
+    return OutOfMemoryError(
+        f"{name}: the process lacks memory, threads or file descriptors: {reason}; release or close models that are "
+        "not in use, or raise the limits of the process"
+    )
+
+
+def text_of(error: BaseException | str) -> str:
     """The message of an error. That of a native library which is not UTF-8 comes as a UnicodeDecodeError around it."""
     if isinstance(error, UnicodeDecodeError):
         return error.object.decode("utf-8", "replace")

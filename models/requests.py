@@ -10,6 +10,7 @@ from threading import Condition, Lock, RLock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..core.processors import start_thread
 from ..core.text import logger
 from ..errors import ClosedError, ConfigError, InferenceError
 from ..image.sources import check_several
@@ -152,7 +153,7 @@ class IdleRelease:
             self._changed.notify_all()
             if self._thread is None or not self._thread.is_alive():  # an exception has ended it
                 self._thread = Thread(target=self._watch, name="infersdk-release", daemon=True)
-                self._thread.start()
+                start_thread(self._thread, self._name)
 
     def _watch(self) -> None:
         try:
@@ -349,6 +350,7 @@ class Requests(ImageModel[Result]):
             ConfigError, InputError: `after` is no number above 0 and up to 1,000,000.
             ClosedError: the model was closed.
             ForkError: its pipeline was made in another process.
+            OutOfMemoryError: the system has no thread to wait for `after`.
         """
         seconds = check_seconds("after", after, "a release at once")
         if seconds is None:

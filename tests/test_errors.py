@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 import pickle
 
 import pytest
@@ -37,6 +39,34 @@ def test_every_status_of_the_core_has_its_error() -> None:
     with pytest.raises(errors.NativeError):
         check(-9999)
     check(lib.IFS_OK)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError(), "MemoryError"),
+        (OSError(errno.EMFILE, "full", "bad_alloc.onnx"), "full"),
+        (RuntimeError("Exception from a.cpp:1:\nstd::bad_alloc"), "Exception from a.cpp:1: std::bad_alloc"),
+        (RuntimeError(f"thread: {os.strerror(errno.EAGAIN)}"), f"thread: {os.strerror(errno.EAGAIN)}"),
+        ("[CPU] Convolution node with name 'a' can't alloc", "[CPU] Convolution node with name 'a' can't alloc"),
+        ("Error Code 2: OutOfMemory (Requested size was 9 bytes.)", "Error Code 2: OutOfMemory"),
+    ],
+)
+def test_exhausted_resources(error: BaseException | str, reason: str) -> None:
+    found = errors.exhausted(error, "m.onnx")
+    assert isinstance(found, errors.OutOfMemoryError)
+    assert str(found).startswith(f"m.onnx: the process lacks memory, threads or file descriptors: {reason}")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no kernel"), OSError(errno.EACCES, "denied", "bad_alloc.onnx"), ""])
+def test_other_failures_exhaust_nothing(error: BaseException | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors.exhausted(error, "m.onnx") is None
+
+    def full(*given: object) -> int:
+        raise OSError(errno.EMFILE, "no descriptor is free")
+
+    monkeypatch.setattr(os, "open", full)
+    assert "no descriptor is free" in str(errors.exhausted(error, "m.onnx"))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from infersdk.errors import (
     ClosedError,
     ConfigError,
     InputError,
+    OutOfMemoryError,
     OutputError,
     ShapeError,
     VideoError,
@@ -863,6 +864,15 @@ def test_prefetch_raises_after_what_came_before_and_stops_when_forgotten() -> No
         next(numbers_ahead)
     assert closed.is_set()
     assert list(numbers_ahead) == []
+
+
+def test_prefetch_without_a_further_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    with pytest.raises(OutOfMemoryError, match="can't start new thread"):
+        Prefetch([1])
 
 
 def test_prefetch_that_drops_keeps_the_newest_and_counts() -> None:

@@ -28,6 +28,7 @@ from ...errors import (
     InferSDKError,
     ModelFormatError,
     UnsupportedModelError,
+    exhausted,
     text_of,
 )
 from ...graph.files import load_proto, private_copy, require_onnx
@@ -252,6 +253,8 @@ def start_session(
     except ort_errors.InvalidGraph as error:
         raise ModelFormatError(f"the graph of {name!r} is not valid: {message_of(error)}") from None
     except FAILURES as error:
+        if (full := exhausted(message_of(error), repr(name))) is not None:
+            raise full from None
         if re.search("No graph was found|Invalid model", str(error)):  # and no class of their own for these
             raise ModelFormatError(f"{name!r} is not a valid ONNX model: {message_of(error)}") from None
         if "CreateProvider" in str(error):

@@ -13,7 +13,7 @@ import msgspec
 
 from ...core.cache import Cache, Manifest, key_of, read_manifest, write_blob
 from ...core.model_source import ModelLike, ModelSource
-from ...errors import EngineError, UnsupportedModelError
+from ...errors import EngineError, UnsupportedModelError, exhausted
 from .build import shape_tensor, spec_of
 from .compiled import Compiled, compiled_for
 from .contexts import ContextSet
@@ -193,7 +193,7 @@ class Engine:
                         raise EngineError(doubts)
             self._engine = self._runtime.deserialize_cuda_engine(data)
         if self._engine is None:
-            raise EngineError(
+            raise exhausted(messages.last_error(), what) or EngineError(
                 doubts
                 or f"{flavour.title} {flavour.version} cannot read {what!r}: {messages.last_error()}; build it again "
                 "from its ONNX file"
@@ -269,7 +269,9 @@ class Engine:
             else:
                 context = self._engine.create_execution_context(lent)
         if context is None:
-            raise EngineError(f"{self.name!r}: no execution context can be had: {messages.last_error()}")
+            raise exhausted(messages.last_error(), self.name) or EngineError(
+                f"{self.name!r}: no execution context can be had: {messages.last_error()}"
+            )
         return context
 
     def describe(self, details: EngineDetails | None) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

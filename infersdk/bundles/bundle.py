@@ -18,6 +18,7 @@ from ..errors import (
     BundleSignatureError,
     ConfigError,
     ModelNotFoundError,
+    exhausted,
     relative_to,
 )
 from .archive import FIRST, Entry, first_entry, pieces, read_entries
@@ -69,7 +70,9 @@ class Bundle:
         except FileNotFoundError:
             raise ModelNotFoundError(f"no bundle at {self.path!r}{relative_to(self.path)}") from None
         except OSError as error:
-            raise BundleFormatError(f"{self.path!r} cannot be read: {error.strerror or error}") from None
+            raise exhausted(error, repr(self.path)) or BundleFormatError(
+                f"{self.path!r} cannot be read: {error.strerror or error}"
+            ) from None
         except BundleError as error:
             raise type(error)(f"{self.path!r}: {error}") from None
 

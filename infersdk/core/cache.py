@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from ..errors import ConfigError, OutputError
+from ..errors import ConfigError, OutputError, relative_to
 from .files import WRITE_FLAGS, atomic_write, cache_base, file_digest, lock, other_writers, remove_lock
 from .text import logger, parse_size, printable
 
@@ -103,9 +103,12 @@ def _absolute(folder: str | os.PathLike[str]) -> Path:
     if not os.fspath(folder):
         raise ConfigError("the folder of the cache is ''; name one, '.' for the current folder")
     try:
-        return Path(folder).expanduser().absolute()
+        path = Path(folder).expanduser()
     except RuntimeError as error:
         raise OutputError(f"there is no folder for the cache at {os.fspath(folder)!r}: {error}") from None
+    with contextlib.suppress(FileNotFoundError):  # the working directory was deleted: writing raises the error
+        path = path.absolute()
+    return path
 
 
 def write_blob(path: Path, data: bytes, manifest: Manifest, manifest_path: Path) -> None:
@@ -451,7 +454,8 @@ class Cache:
     def _unusable(self, error: OSError) -> OutputError:
         if isinstance(error, OutputError):
             return error
-        return OutputError(f"the cache folder {str(self.folder)!r} cannot be written: {error.strerror or error}")
+        reason = f"{error.strerror or error}{relative_to(self.folder)}"
+        return OutputError(f"the cache folder {str(self.folder)!r} cannot be written: {reason}")
 
 
 def _now() -> datetime.datetime:

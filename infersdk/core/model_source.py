@@ -14,6 +14,7 @@ import mmap
 import os
 import re
 import stat
+import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
@@ -22,11 +23,13 @@ import msgspec
 
 from ..errors import (
     ConfigError,
+    InferSDKError,
     InputError,
     ModelError,
     ModelFormatError,
     ModelNotFoundError,
     UnsupportedModelError,
+    exhausted,
     relative_to,
 )
 from .files import digest_of, open_regular
@@ -259,6 +262,7 @@ class ModelSource(os.PathLike[str]):
 
         Raises:
             ModelFormatError: the file cannot be read.
+            OutOfMemoryError: the process has no free file descriptor.
             UnsupportedModelError: it was in memory, and the model that was loaded from it is closed.
         """
         if self.path is None:
@@ -268,7 +272,12 @@ class ModelSource(os.PathLike[str]):
         try:
             return open_regular(self.path)
         except OSError as error:
-            raise ModelFormatError(f"{str(self)!r} cannot be read: {error.strerror or error}") from None
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> InferSDKError:
+        return exhausted(error, repr(str(self))) or ModelFormatError(
+            f"{str(self)!r} cannot be read: {error.strerror or error}"
+        )
 
     def read(self) -> bytes:
         """All its bytes. Errors are those of `open()`."""
@@ -294,7 +303,12 @@ class ModelSource(os.PathLike[str]):
         if self.content is not None:
             yield self.content
             return
-        with self.open() as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with self.open() as file:
+            try:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except OSError as error:
+                raise self._unreadable(error) from None
+        with data:
             yield data
 
     def mentions(self, word: bytes) -> bool:
@@ -413,7 +427,10 @@ def _checked(file: Path) -> Path:
     try:
         str(file).encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"the path {str(file)!r} is not UTF-8, and the runtimes cannot open it; rename it") from None
+        wrong, encoding = "is not UTF-8, and the runtimes cannot open it; rename it", sys.getfilesystemencoding()
+        if encoding != "utf-8":  # the name of the file may be UTF-8
+            wrong = f"is not {encoding}, the encoding of the locale of this process; set PYTHONUTF8=1"
+        raise ConfigError(f"the path {str(file)!r} {wrong}") from None
     try:
         status = file.stat()
     except (OSError, ValueError) as error:  # ValueError: a null character

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..errors import ConfigError, InputError
+from .processors import start_thread
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -144,6 +145,7 @@ class Prefetch(Generic[T]):
 
     Raises:
         ConfigError: `size` is no whole number from 1.
+        OutOfMemoryError: the system has no further thread.
     """
 
     def __init__(
@@ -158,7 +160,7 @@ class Prefetch(Generic[T]):
         self._queue: _Queue[T] = _Queue(size, drop_oldest, expired if drop_oldest else None)
         self._thread = threading.Thread(target=self._queue.fill, args=(source,), name="infersdk-prefetch", daemon=True)
         self._finalizer = weakref.finalize(self, self._queue.stop)
-        self._thread.start()
+        start_thread(self._thread, "reading ahead")
 
     @property
     def dropped(self) -> int:

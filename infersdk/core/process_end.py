@@ -1,5 +1,5 @@
 """The end of the process. Python stops daemon threads when they ask for its lock. In the C++ code of a runtime this
-aborts the process, so the process waits for runs under way, and no daemon thread begins another one.
+aborts the process, so the process closes pipelines, waits for runs under way, and no daemon thread begins another one.
 """
 
 from __future__ import annotations
@@ -7,14 +7,18 @@ from __future__ import annotations
 import atexit
 import threading
 import time
+from contextlib import ExitStack
+from typing import Any
 from weakref import WeakSet
 
-__all__ = ["new_run_lock", "stop_daemon"]
+__all__ = ["new_run_lock", "open_pipelines", "stop_daemon"]
 
 #: Maximum seconds that the process waits for runs.
 _PATIENCE = 5.0
 _locks: WeakSet[threading.Lock] = WeakSet()
-#: Whether the process ends. Whoever begins a run then calls `stop_daemon()`.
+#: Their threads are daemon threads. A handler of `atexit` may make the first one: this module is imported before that.
+open_pipelines: WeakSet[Any] = WeakSet()
+#: Whether the process ends. Whoever begins a run then calls `stop_daemon()`, and no pipeline is made.
 begun = False
 
 
@@ -32,6 +36,13 @@ def stop_daemon() -> None:
 
 
 @atexit.register
+def _end() -> None:
+    with ExitStack() as closing:  # it goes on after an exception of a callback
+        closing.callback(_wait_for_runs)
+        for pipeline in list(open_pipelines):
+            closing.callback(pipeline.close, drain=False)
+
+
 def _wait_for_runs() -> None:
     global begun
     begun, deadline = True, time.monotonic() + _PATIENCE

@@ -7,9 +7,12 @@ import hashlib
 import math
 import os
 import re
+import threading
 from pathlib import Path, PurePosixPath
 
-__all__ = ["available_processors", "fits_quotas", "processor_digest", "runtime_threads"]
+from ..errors import exhausted
+
+__all__ = ["available_processors", "fits_quotas", "processor_digest", "runtime_threads", "start_thread"]
 
 #: Of the file system.
 _ROOT = Path("/")
@@ -108,3 +111,11 @@ def _quota(group: Path) -> float | None:
         except OSError:
             return None
     return None if quota in ("max", "-1") else int(quota) / int(period)
+
+
+def start_thread(thread: threading.Thread, name: str) -> None:
+    """Starts a thread. Raises OutOfMemoryError if the system has no further one; `name` is its owner's."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise exhausted(error, name) or error from None

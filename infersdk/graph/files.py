@@ -20,6 +20,7 @@ from ..errors import (
     ModelFormatError,
     OutputError,
     UnsupportedModelError,
+    exhausted,
 )
 from .weights import weights_size
 
@@ -123,7 +124,7 @@ def load_proto(model: ModelLike) -> Any:
         else:
             proto = onnx.load(str(source.path), load_external_data=False)
     except Exception as error:  # protobuf's own exceptions differ between its implementations
-        raise _no_onnx(source, f", or is corrupt: {error}") from None
+        raise exhausted(error, repr(str(source))) or _no_onnx(source, f", or is corrupt: {error}") from None
     if not proto.graph.output:
         raise _no_onnx(source, ": it has no graph with outputs")
     _decode_text(proto, repr(str(source)))
@@ -220,7 +221,7 @@ def open_weights(path: Path, what: str) -> BinaryIO:
     try:
         return open_regular(path)
     except OSError as error:
-        raise ModelFormatError(
+        raise exhausted(error, what) or ModelFormatError(
             f"{what} in {str(path)!r} cannot be read: {error.strerror or error}; put the file where the model "
             "names it, in the model's folder"
         ) from None

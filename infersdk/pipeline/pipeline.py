@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, Ty
 import msgspec
 
 from ..config import convert
+from ..core import process_end
 from ..core.processors import available_processors
 from ..core.text import logger
-from ..errors import ConfigError, Overloaded
+from ..errors import ClosedError, ConfigError, Overloaded
 from ..image.images import for_other_threads
 from ..image.sources import check_several
 from ..infer import Infer
@@ -127,6 +128,7 @@ class Pipeline(Generic[Result]):
         settings: those of `PipelineSettings`, by name.
 
     Raises:
+        ClosedError: the process ends.
         ConfigError: a setting is invalid, there is no model, or the inputs or outputs of several `Infer` differ.
         UnsupportedModelError: requests cannot share a run of this model.
     """
@@ -144,6 +146,10 @@ class Pipeline(Generic[Result]):
             raise ConfigError(
                 f"a pipeline takes a wrapper of infersdk.models, an Infer, or a list of them, not {wrong[0]!r}"
             )
+        if process_end.begun:
+            raise ClosedError(
+                "the process ends, and runs no pipeline; register the handler of atexit after the import of infersdk"
+            )
         self._core = _start(served, self.settings)
         self._calls = OpenCalls()
         self._async_results: weakref.WeakKeyDictionary[Any, AsyncResults] = weakref.WeakKeyDictionary()  # by event loop
@@ -153,8 +159,8 @@ class Pipeline(Generic[Result]):
             len(self._core.threads),
         )  # fmt: skip
         self._finalizer = weakref.finalize(self, _close_in_background, self._core)
-        self._finalizer.atexit = False  # see _close_all
-        _open.add(self)
+        self._finalizer.atexit = False  # see process_end
+        process_end.open_pipelines.add(self)
 
     # ---- requests ----
 
@@ -370,7 +376,7 @@ class Pipeline(Generic[Result]):
             return
         self._finalizer.detach()
         self._core.close(drain=drain)
-        _open.discard(self)
+        process_end.open_pipelines.discard(self)
 
     def __enter__(self) -> Self:
         return self
@@ -448,15 +454,6 @@ def _close_in_background(core: PipelineCore) -> None:
     """Closes the threads and buffers of a pipeline that was not closed. The garbage collector calls this in any thread,
     perhaps in one that holds the lock of the pipeline, so it does not wait.
     """
+    if sys.is_finalizing():
+        return  # no thread starts any more
     threading.Thread(target=core.close, kwargs={"drain": False}, name="infersdk-close").start()
-
-
-_open: weakref.WeakSet[Pipeline[Any]] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """No thread may be inside a runtime when the interpreter ends."""
-    with ExitStack() as closing:  # it goes on after an exception of a callback
-        for pipeline in list(_open):
-            closing.callback(pipeline.close, drain=False)

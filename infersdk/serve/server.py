@@ -21,6 +21,7 @@ import msgspec
 
 from ..config import read, server_table
 from ..core.files import read_regular
+from ..core.processors import start_thread
 from ..core.text import logger
 from ..errors import BackendUnavailableError, ClosedError, ConfigError, DeadlineExceeded
 from ..pipeline.request import check_seconds
@@ -75,8 +76,8 @@ class Server:
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], **settings: Any) -> None:
         require_packages()
-        folder = Path(".") if isinstance(config, Mapping) else Path(config).resolve().parent
         table = msgspec.structs.asdict(ServerSettings.of(server_table(read(config))))
+        folder = Path(".") if isinstance(config, Mapping) else Path(config).resolve().parent
         for name in ("certificate", "private_key"):  # relative to the configuration
             if table[name] is not None:
                 table[name] = str(folder / table[name])
@@ -229,6 +230,7 @@ class Server:
             DeadlineExceeded: a model was not ready in time; the server stops.
             ClosedError: `stop()` was called before all models were ready.
             InputError: `timeout` is no time in seconds.
+            OutOfMemoryError: the system has no further thread.
             InferSDKError: as `run()`.
         """
         timeout = check_seconds("timeout", timeout, without="300 seconds")
@@ -247,8 +249,8 @@ class Server:
 
         self._thread = threading.Thread(target=work, name="infersdk-serve", daemon=True)
         atexit.register(self._stop_at_exit)
-        self._thread.start()
         try:
+            start_thread(self._thread, "the server")
             in_time = wait([ready], timeout).done
             if in_time:
                 ready.result()
@@ -269,7 +271,8 @@ class Server:
         """
         self._end()
         if (thread := self._thread) is not None:  # another thread may stop it too
-            thread.join()
+            if thread.is_alive():  # it may have failed to start
+                thread.join()
             self._thread = None
             atexit.unregister(self._stop_at_exit)
 

@@ -27,6 +27,7 @@ from infersdk.errors import (
     InputNameError,
     ModelFormatError,
     ModelNotFoundError,
+    OutOfMemoryError,
     PrecisionUnavailableError,
     ShapeError,
     UnsupportedModelError,
@@ -501,6 +502,24 @@ def test_the_exception_of_a_signal_handler_passes_through(tmp_path: Path, monkey
         with pytest.raises(LateError):
             load(path, precision=precision)
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("precision", [None, "fp32"])
+def test_exhausted_memory_is_no_fault_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str | None
+) -> None:
+    def full(*given: Any, **more: Any) -> None:
+        raise RuntimeError("[ONNXRuntimeError] : 1 : FAIL : std::bad_alloc")
+
+    path = models.double(tmp_path / "m.onnx")
+    infer = load(path, precision=precision)
+    monkeypatch.setattr(ort, "InferenceSession", full)
+    with pytest.raises(OutOfMemoryError, match="bad_alloc; release"):
+        load(path, precision=precision)
+    monkeypatch.undo()
+    monkeypatch.setattr(ort.InferenceSession, "run_with_iobinding", full)
+    with pytest.raises(OutOfMemoryError, match="bad_alloc; release"):
+        infer(np.ones((3, 4), np.float32))
 
 
 def test_devices_that_are_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from infersdk.errors import (
     DTypeError,
     InferenceError,
     ModelFormatError,
+    OutOfMemoryError,
     OutputError,
     PrecisionUnavailableError,
     ShapeError,
@@ -63,6 +64,34 @@ def test_weights_that_are_links_to_another_folder(tmp_path: Path) -> None:
     (stored / "w.bin").unlink()
     with pytest.raises(ModelFormatError, match=r"w\.bin"):
         load(shown / "m.onnx")
+
+
+def test_exhausted_memory_is_no_fault_of_the_model(net: Path, x: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **more: Any) -> None:
+        raise RuntimeError("Exception from src/core.cpp:99: std::bad_alloc")
+
+    with load(net, cache=False) as infer:
+        for name in ("read_model", "compile_model"):
+            monkeypatch.setattr(ov.Core, name, full)
+            with pytest.raises(OutOfMemoryError, match="std::bad_alloc; release"):
+                load(net, cache=False)
+            monkeypatch.undo()
+        monkeypatch.setattr(type(infer), "_infer", full)
+        with pytest.raises(OutOfMemoryError, match="std::bad_alloc; release"):
+            infer(x)
+        monkeypatch.undo()
+        assert infer(x)
+
+
+def test_exhausted_memory_keeps_the_cache(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: Any, **more: Any) -> None:
+        raise RuntimeError("std::bad_alloc")
+
+    load(net, cache_dir=str(tmp_path / "cache"))
+    monkeypatch.setattr(ov.Core, "import_model", full)
+    with pytest.raises(OutOfMemoryError):
+        load(net, cache_dir=str(tmp_path / "cache"))
+    assert len(Cache(tmp_path / "cache").entries()) == 1
 
 
 # ---- IR ----

@@ -107,6 +107,7 @@ def test_info_in_a_pipe_keeps_to_100_columns(
     [
         ("info none.onnx", 2, "no model at 'none.onnx'.*working directory, which has been deleted"),
         (f"predict none.jpg --model {DETECTOR}", 2, "no image at 'none.jpg'.*which has been deleted"),
+        ("serve none.toml", 2, "cannot read the configuration 'none.toml'"),
         ("demo -o x.png", 2, "cannot write 'x.png'"),
         ("doctor --backend onnxruntime", 0, ""),
         ("cache path", 0, ""),

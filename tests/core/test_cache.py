@@ -446,6 +446,21 @@ def test_a_lock_file_that_is_a_symbolic_link_is_not_followed(cache: Cache, tmp_p
 
 
 @pytest.mark.posix
+def test_a_relative_folder_and_a_working_directory_that_was_deleted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    monkeypatch.setenv("INFERSDK_CACHE", "here")
+    with pytest.raises(OutputError, match="'here' cannot be written.*has been deleted"):
+        Cache("here", required=True).get_or_make(KEYS[0], lambda: (b"made", {}), **ABOUT)
+    with pytest.warns(RuntimeWarning, match="'here' cannot be written.*has been deleted"):
+        assert Cache().get_or_make(KEYS[0], lambda: (b"made", {}), **ABOUT) == (b"made", {}, False)
+
+
+@pytest.mark.posix
 @pytest.mark.parametrize("mode", [0o777, 0o702, 0o1777])
 def test_a_folder_that_others_can_write_to_is_not_used(cache: Cache, mode: int) -> None:
     cache.put(KEYS[0], b"planted", **ABOUT)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,7 @@ from infersdk.errors import (
     InputError,
     ModelFormatError,
     ModelNotFoundError,
+    OutOfMemoryError,
     UnsupportedModelError,
 )
 
@@ -141,6 +147,66 @@ def test_bytes_that_are_no_model(backend: str, tmp_path: Path) -> None:
     closed.close()
     with pytest.raises(ModelFormatError, match="cannot be read"):
         infersdk.load(closed, backend)
+
+
+@pytest.mark.posix
+def test_a_process_without_free_descriptors(tmp_path: Path) -> None:
+    code = """
+        import os, resource, sys
+        from infersdk.core.model_source import ModelSource
+        from infersdk.errors import OutOfMemoryError
+
+        source, taken = ModelSource.of(sys.argv[1]), []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+        try:
+            while True:
+                taken.append(os.dup(0))
+        except OSError:
+            pass
+        try:
+            source.read()
+        except OutOfMemoryError as error:
+            print(error)
+    """
+    (tmp_path / "m.onnx").write_bytes(b"x")
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "m.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "m.onnx': the process lacks memory, threads or file descriptors: Too many open files" in done.stdout
+
+
+def test_a_process_without_memory_to_map_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"x")
+    source = ModelSource.of(tmp_path / "m.onnx")
+
+    def full(*given: Any, **more: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("mmap.mmap", full)
+    with pytest.raises(OutOfMemoryError, match=r"m\.onnx': .*Cannot allocate memory"), source.mapped():
+        pass
+
+
+@pytest.mark.posix
+def test_a_path_that_is_not_in_the_encoding_of_the_locale(tmp_path: Path) -> None:
+    path = tmp_path / "m\N{LATIN SMALL LETTER O WITH DIAERESIS}.onnx"
+    path.write_bytes(b"x")
+    code = """
+        import sys
+        from infersdk.core.model_source import ModelSource
+
+        print(sys.getfilesystemencoding(), flush=True)
+        print(ModelSource.of(sys.argv[1]).path.name)
+    """
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"}
+    for utf8 in "01":
+        command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+        environment["PYTHONUTF8"] = utf8
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60, env=environment)
+        encoding, *names = done.stdout.decode().splitlines()
+        if utf8 == "1" or encoding == "utf-8":  # as on macOS
+            assert names == [path.name]
+        else:
+            assert b".onnx' is not ascii, the encoding of the locale of this process; set PYTHONUTF8=1" in done.stderr
 
 
 def test_a_wrapper_of_bytes() -> None:

@@ -63,3 +63,32 @@ def test_a_custom_operator_in_an_exit_handler(tmp_path: Path, backend: str) -> N
     command = [sys.executable, "-c", LAST_RUN, str(tmp_path), backend, str(Path(__file__).parents[1])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "9.0\n"
+
+
+LAST_REQUESTS = """
+import atexit, sys
+
+def last_requests():
+    try:
+        print(infersdk.Pipeline(infer).submit(np.zeros(8, "float32")).result(30)["y"].max())
+    except infersdk.errors.ClosedError as error:
+        print(error)
+
+if sys.argv[2] == "before":
+    atexit.register(last_requests)
+import numpy as np, infersdk
+if sys.argv[2] == "after":
+    atexit.register(last_requests)
+infer = infersdk.load(sys.argv[1], "onnxruntime")
+pipelines = [infersdk.Pipeline(infer) for _ in sys.argv[3:]]
+"""
+
+
+@pytest.mark.parametrize("others", [(), ("one",)])
+@pytest.mark.parametrize(("registered", "expected"), [("after", "1.0\n"), ("before", "the process ends, and ")])
+def test_a_pipeline_in_an_exit_handler(tmp_path: Path, registered: str, expected: str, others: tuple[str, ...]) -> None:
+    pytest.importorskip("onnxruntime")
+    model = save(tmp_path / "m.onnx", [node("Exp", "x", "y")], [value("x", ("n", 8))], [value("y", ("n", 8))])
+    command = [sys.executable, "-c", LAST_REQUESTS, str(model), registered, *others]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith(expected)

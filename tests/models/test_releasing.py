@@ -15,7 +15,7 @@ from waiting import together, until
 
 import infersdk
 from infersdk.data import DETECTOR, IMAGE
-from infersdk.errors import ClosedError, ConfigError, InferenceError, InputError
+from infersdk.errors import ClosedError, ConfigError, InferenceError, InputError, OutOfMemoryError
 from infersdk.models import YOLOv5
 
 BACKENDS = ["onnxruntime", "openvino"]
@@ -155,6 +155,21 @@ def test_a_time_that_no_system_can_wait(after: Any) -> None:
     pytest.importorskip("onnxruntime")
     with YOLOv5(DETECTOR) as model, pytest.raises(InputError, match=r"after is .* seconds"):
         model.release(after=after)
+
+
+def test_a_release_without_a_further_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with YOLOv5(DETECTOR) as model:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(OutOfMemoryError, match="can't start new thread"):
+                model.release(after=0.01)
+        model.release(after=0.01)
+        until(lambda: model.network.is_released)
 
 
 def test_a_closed_model_is_not_released_later() -> None:

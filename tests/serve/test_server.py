@@ -7,13 +7,14 @@ import json
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from served_requests import ask, client_of, serving, simple_body
 
-from infersdk.errors import ClosedError, ConfigError
+from infersdk.errors import ClosedError, ConfigError, OutOfMemoryError
 from infersdk.serve import Server
 from infersdk.serve.settings import ServerSettings
 
@@ -42,6 +43,17 @@ def test_a_process_that_ends_stops_its_server(tables: dict[str, Any], tmp_path: 
     command = [sys.executable, "-c", program, json.dumps({"simple": tables["simple"]})]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "200\n[]\n", "")
+
+
+def test_a_server_without_a_further_thread(tables: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    server = Server({"models": {"simple": tables["simple"]}, "server": {"http_port": 0}})
+    with pytest.raises(OutOfMemoryError, match="the server: .*can't start new thread"):
+        server.start()
+    server.stop()
 
 
 @pytest.mark.parametrize("name", ["servr", "Server", "camera"])

@@ -334,7 +334,8 @@ class OpenVinoInfer(Infer):
         """
         try:
             return self._core.read_model(self.model.read())
-        except FAILURES:  # for example with external weights
+        except FAILURES as error:  # for example with external weights
+            self._raise_cause(error)
             raise UnsupportedModelError(f"OpenVINO cannot read {str(self.model)!r}: {failure}") from None
 
     def _read_copy(self) -> Any:

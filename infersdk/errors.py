@@ -302,10 +302,9 @@ class OutputError(InferSDKError, OSError):
 
 _SCARCE = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 #: The messages of runtimes, which raise no exception of their own for this: of C++, CUDA, Python and the system.
-_SCARCE_TEXT = re.compile(
-    r"bad.?alloc|(failed to|unable to|can't|cannot) alloc|out ?of ?memory|can't start new thread|"
-    + "|".join(map(os.strerror, _SCARCE)),
-    re.IGNORECASE,
+_SCARCE_TEXT = (
+    r"bad.?alloc|bad_array_new|alloc_failed|(failed to|unable to|can't|can ?not|could not) alloc|"
+    r"out[ _]?of[ _]?(host_|device_)?memory|can't start new thread|" + "|".join(map(os.strerror, _SCARCE))
 )
 
 
@@ -322,7 +321,7 @@ def exhausted(error: BaseException | str, name: str) -> OutOfMemoryError | None:
         error = full if full.errno in _SCARCE else error
     reason = getattr(error, "strerror", None) or " ".join(text_of(error).split()) or "MemoryError"
     by_number = isinstance(error, OSError) and error.errno in _SCARCE
-    by_text = not isinstance(error, OSError) and _SCARCE_TEXT.search(reason)
+    by_text = not isinstance(error, OSError) and re.search(_SCARCE_TEXT, reason, re.IGNORECASE)
     if not (by_number or by_text or isinstance(error, MemoryError)):
         return None
     return OutOfMemoryError(

@@ -12,7 +12,7 @@ import numpy as np
 from ..core.formats import FORMATS
 from ..core.model_source import ModelSource, is_address, with_digest
 from ..core.text import logger
-from ..errors import ConfigError, InferenceError, UnsupportedModelError, nearest
+from ..errors import ConfigError, InferenceError, OutOfMemoryError, UnsupportedModelError, nearest
 from ..graph.info import onnx_info
 from ..graph.passes import EndAtHead
 from ..infer import Infer
@@ -289,7 +289,7 @@ def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mappin
             model(np.random.default_rng(0).integers(0, 256, (min(height, 480), min(width, 640), 3), np.uint8))
         except UnsupportedModelError as error:
             return _Trial(refusal=error.reason)
-        except InferenceError as error:
+        except (InferenceError, OutOfMemoryError) as error:
             return _Trial(refusal=f"its first run fails: {error}")
     return _Trial()
 
@@ -302,7 +302,7 @@ def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
         return model
     try:
         outputs = network(image.feed(np.zeros((image.spec.fixed_batch or 1, *image.image_shape), image.spec.dtype)))
-    except InferenceError as error:
+    except (InferenceError, OutOfMemoryError) as error:
         raise UnsupportedModelError(
             f"{model.name} leaves the shapes of its outputs open, and a run on an image of {image.size[0]} x "
             f"{image.size[1]} fails: {error}. It looks like {looks_like(model)}; pass type= for its wrapper, or use "

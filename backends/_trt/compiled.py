@@ -7,13 +7,13 @@ network, and 2 to 3 MiB for compiling.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ...core.process_end import at_end
 from ...errors import OutputError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def compiled_for(
 
 
 # Kernels are also compiled during later runs and for later shapes: these are stored at the end of the process.
-@atexit.register
+@at_end.callback
 def _keep_all() -> None:
     for compiled in list(_held.values()):
         with contextlib.suppress(Exception):  # the driver may have ended

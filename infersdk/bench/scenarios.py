@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigError, UnsupportedModelError
+from ..errors import ConfigError, OutOfMemoryError, UnsupportedModelError
 from .plan import SCENARIOS, BenchSettings, Scenario
 from .server import Server
 from .statistics import Measurement, is_steady
@@ -68,7 +68,7 @@ class Scenarios:
         if {"offline", "server"} & set(result):
             try:
                 self._pipeline = self._workload.open_pipeline()
-            except (UnsupportedModelError, ConfigError) as error:
+            except (UnsupportedModelError, ConfigError, OutOfMemoryError) as error:
                 self.notes.append(f"not run offline or as a server: {error}")
                 leave_out |= {"offline", "server"}
         return [name for name in result if name not in leave_out]

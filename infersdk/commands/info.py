@@ -18,7 +18,7 @@ from ..bundles.sealing import KEY_VARIABLE
 from ..config import model_table, read
 from ..core.cache import Manifest, read_manifest
 from ..core.formats import FORMATS, FileFormat
-from ..core.model_source import ModelSource, is_configuration
+from ..core.model_source import ModelSource
 from ..core.tensor_spec import TensorSpec
 from ..core.text import without_password
 from ..errors import BackendUnavailableError, ConfigError, ModelFormatError
@@ -30,7 +30,7 @@ from ..models.loading import fitting_types, nearly_fitting, types_of_file
 from ..models.pixel_metadata import pixel_settings
 from ..models.registry import TYPES, looks_like
 from .common import add_options, console, print_json
-from .wrapper_options import split_model
+from .wrapper_options import configuration_of
 
 DESCRIPTION = (
     "Shows the inputs, outputs and metadata of a model file, and the wrapper that models.load() takes, "
@@ -69,9 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _model_file(text: str) -> str:
     """The path or address of a model, also where a configuration names it."""
-    path, name = split_model(text)
-    if not is_configuration(path):
+    if (found := configuration_of(text)) is None:
         return text
+    path, name = found
     file = model_table(read(path), name).get("path")
     if not isinstance(file, str):
         raise ConfigError(f"{text!r} has no path of a model file; give one of the files that it names")

@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import Any
 
 from ..config import model_table, read
-from ..core.model_source import is_configuration
 from ..core.text import without_password
 from ..errors import ConfigError, ImageError, VideoError
 from ..models import ImageModel, Tiled, create, load
@@ -37,7 +36,7 @@ from .row_files import row_files
 from .sources import Source, drawn_paths, find_sources
 from .stderr import say
 from .window import Window
-from .wrapper_options import add_wrapper_options, split_model, wrapper_files, wrapper_settings
+from .wrapper_options import add_wrapper_options, configuration_of, wrapper_files, wrapper_settings
 
 DESCRIPTION = (
     "Runs a model of any task on images, videos and cameras. Prints the results, draws them, or writes "
@@ -84,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     sources = find_sources(arguments.sources, recursive=arguments.recursive)
     targets = drawn_paths(sources, arguments.output)
     inputs: list[str | Path] = [source.name for source in sources]
-    inputs += [split_model(arguments.model or "")[0], *wrapper_files(arguments)]
+    model = arguments.model or ""
+    inputs += [(configuration_of(model) or [model])[0], *wrapper_files(arguments)]
     check_report_files(arguments.json_lines, arguments.csv, *set(targets), inputs=inputs)
     videos = [(source, target) for source, target in zip(sources, targets, strict=True) if source.is_video]
     if arguments.track and len(videos) < len(sources):
@@ -156,8 +156,8 @@ def _open(arguments: argparse.Namespace, *, only_videos: bool) -> ImageModel[Any
 
 def _table(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]] | None:
     """The name and the table of a model that a configuration describes, or `--type ocr`; None for a model file."""
-    path, name = split_model(arguments.model or "")
-    if is_configuration(path):
+    if (found := configuration_of(arguments.model or "")) is not None:
+        path, name = found
         if arguments.type is not None:
             raise ConfigError(f"--type {arguments.type}: the configuration {str(path)!r} has the type; leave it out")
         configuration = read(path)

@@ -34,7 +34,7 @@ from ..models.vision import VisionModel
 __all__ = [
     "WrapperOptions",
     "add_wrapper_options",
-    "split_model",
+    "configuration_of",
     "wrapper_files",
     "wrapper_settings",
 ]
@@ -72,10 +72,12 @@ def wrapper_files(arguments: argparse.Namespace) -> list[str]:
     return [value for value in wrapper_settings(arguments).values() if isinstance(value, str) and os.path.isfile(value)]
 
 
-def split_model(text: str) -> tuple[Path, str | None]:
-    """`app.toml:detector` as the file and the name of its model; any other path as it is, with None."""
-    file, sign, name = text.rpartition(":")
-    return (Path(file), name) if sign and is_configuration(file) else (Path(text), None)
+def configuration_of(text: str) -> tuple[Path, str | None] | None:
+    """The file of `app.toml:detector` or `app.toml`, and the name of the model; None for a model file."""
+    if is_configuration(text):
+        return Path(text), None
+    file, _, name = text.rpartition(":")
+    return (Path(file), name) if is_configuration(file) else None
 
 
 class WrapperOptions:
@@ -138,9 +140,8 @@ class WrapperOptions:
         model = getattr(given, "model", None)
         if given.type is not None:
             return None if given.type in self._other_types else named_kind(given.type)
-        path, name = split_model(model or "")
-        if is_configuration(path):
-            return _of_configuration(path, name)
+        if (found := configuration_of(model or "")) is not None:
+            return _of_configuration(*found)
         return _of_file(model) if of_file and model else None
 
     def _add(self, name: str, kinds: Sequence[type[Declared]], *, shown_of: type[Declared]) -> None:
@@ -241,7 +242,7 @@ def _parser_of(members: Sequence[Any]) -> Callable[[str], Any]:
         return text.strip() if value is None else value  # null is text: None would turn a filter off
 
     def parse(text: str) -> Any:
-        if text[:1] in ("[", "{"):
+        if text[:1] in ("[", "{") and not os.path.isfile(text):
             try:
                 return json.loads(text)
             except (ValueError, RecursionError) as error:

@@ -54,7 +54,7 @@ def is_configuration(model: object) -> TypeGuard[str | os.PathLike[str]]:
     """Whether it is the path of a configuration, by its suffix, and not that of a model file. PaddlePaddle 3 keeps
     models in .json.
     """
-    if not isinstance(model, (str, os.PathLike)) or isinstance(model, ModelSource):
+    if not isinstance(model, (str, os.PathLike)) or isinstance(model, ModelSource) or is_address(model):
         return False
     if not str(model).lower().endswith(".json"):
         return str(model).lower().endswith((".toml", ".yaml", ".yml"))
@@ -201,7 +201,8 @@ class ModelSource(os.PathLike[str]):
             if is_configuration(path):
                 raise ConfigError(
                     f"{str(path)!r} is a configuration, not a model file; give the file that its path names. "
-                    "infersdk.models.create() takes a configuration, as infersdk predict, info, serve and fetch do"
+                    "infersdk.load() and infersdk.models.create() take a configuration, as infersdk predict, info, "
+                    "serve and fetch do"
                 )
             return cls(path.absolute())  # the working directory may change
         content, name = _content(model)

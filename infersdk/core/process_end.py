@@ -11,13 +11,15 @@ from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
 
-__all__ = ["new_run_lock", "open_pipelines", "stop_daemon"]
+__all__ = ["at_end", "new_run_lock", "open_pipelines", "stop_daemon"]
 
 #: Maximum seconds that the process waits for runs.
 _PATIENCE = 5.0
 _locks: WeakSet[threading.Lock] = WeakSet()
 #: Their threads are daemon threads. A handler of `atexit` may make the first one: this module is imported before that.
 open_pipelines: WeakSet[Any] = WeakSet()
+#: Its callbacks run once the pipelines are closed.
+at_end = ExitStack()
 #: Whether the process ends. Whoever begins a run then calls `stop_daemon()`, and no pipeline is made.
 begun = False
 
@@ -39,6 +41,7 @@ def stop_daemon() -> None:
 def _end() -> None:
     with ExitStack() as closing:  # it goes on after an exception of a callback
         closing.callback(_wait_for_runs)
+        closing.enter_context(at_end.pop_all())
         for pipeline in list(open_pipelines):
             closing.callback(pipeline.close, drain=False)
 

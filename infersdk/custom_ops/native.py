@@ -221,7 +221,7 @@ class Node:
         del kept
         self._handle = ffi.gc(handle, lib.ifs_custom_node_destroy)
         self._python_node = _python_nodes[number] = _PythonNode(native, op, name)
-        weakref.finalize(self, _python_nodes.pop, number, None)
+        weakref.finalize(self, _python_nodes.pop, number, None).atexit = False  # runs under way need it until the end
 
     def shapes(self, inputs: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         """The output shapes for these input shapes.

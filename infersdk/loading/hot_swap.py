@@ -13,7 +13,6 @@ clone changes by itself.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import threading
 import time
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..core.memory_limit import charging
+from ..core.process_end import at_end
 from ..core.stream import device_info
 from ..core.text import logger, printable
 from ..errors import DeviceUnavailableError, InferenceError, InputError, UnsupportedModelError
@@ -130,7 +130,7 @@ class _BackgroundLoad:
 _running: set[_BackgroundLoad] = set()
 
 
-@atexit.register
+@at_end.callback
 def _stop_all() -> None:
     """A daemon thread inside a runtime may crash the process while the interpreter shuts down."""
     loads = list(_running)

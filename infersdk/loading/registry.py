@@ -159,7 +159,7 @@ def load(
     A model that `infersdk quantize` made for another backend loads with a RuntimeWarning about the consequences.
 
     Raises:
-        BackendError, ModelError, CustomOpError, ConfigError: see `infersdk.errors`.
+        BackendError, ModelError, CustomOpError, ConfigError, OutOfMemoryError: see `infersdk.errors`.
     """
     given: dict[str, Any] = {
         "device": device, "precision": precision, "max_batch": max_batch, "custom_ops": custom_ops,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..core.tensor_spec import as_array, by_name
-from ..errors import ConfigError, InferenceError, InputError, ShapeError, UnsupportedModelError
+from ..errors import ConfigError, InferenceError, InputError, OutOfMemoryError, ShapeError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -225,7 +225,8 @@ class TensorBatchBuffer(OneBucket):
                 continue
             for rows in self._rows:
                 rows.fill(0)
-            with contextlib.suppress(InferenceError):  # zeros are no valid input: `outputs()` checks each run
+            # Zeros are no valid input, and may ask for any size: `outputs()` checks each run.
+            with contextlib.suppress(InferenceError, OutOfMemoryError):
                 self._forward()
                 self.outputs(count)
 

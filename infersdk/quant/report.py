@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from ..errors import BackendError, ConfigError, ModelError
+from ..errors import BackendError, ConfigError, ModelError, OutOfMemoryError
 from ..pages import draw, render, require_packages
 from .layer_errors import layer_errors
 from .observe import ImageInputs
@@ -124,7 +124,7 @@ def _other_target(work: Workflow, target: str, open_wrapper: OpenWrapper) -> dic
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             other.run(Path(folder, "int8.onnx"))
-    except (BackendError, ModelError) as error:
+    except (BackendError, ModelError, OutOfMemoryError) as error:
         return {**row, "note": str(error)}
     if other.agreement is None:
         return row

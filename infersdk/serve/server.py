@@ -247,10 +247,11 @@ class Server:
                     raise
                 ready.set_exception(error)
 
-        self._thread = threading.Thread(target=work, name="infersdk-serve", daemon=True)
+        # A local name: another thread may call stop() before it is started, and then it ends by itself.
+        thread = self._thread = threading.Thread(target=work, name="infersdk-serve", daemon=True)
         atexit.register(self._stop_at_exit)
         try:
-            start_thread(self._thread, "the server")
+            start_thread(thread, "the server")
             in_time = wait([ready], timeout).done
             if in_time:
                 ready.result()

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import infersdk
-from infersdk.core.model_source import ModelSource
+from infersdk.core.model_source import ModelSource, is_configuration
 from infersdk.errors import (
     ConfigError,
     InputError,
@@ -207,6 +207,11 @@ def test_a_path_that_is_not_in_the_encoding_of_the_locale(tmp_path: Path) -> Non
             assert names == [path.name]
         else:
             assert b".onnx' is not ascii, the encoding of the locale of this process; set PYTHONUTF8=1" in done.stderr
+
+
+def test_an_address_is_no_configuration() -> None:
+    assert is_configuration("inference.json")
+    assert not is_configuration("hf://org/name@main/inference.json")
 
 
 def test_a_wrapper_of_bytes() -> None:

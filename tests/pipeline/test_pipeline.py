@@ -34,6 +34,7 @@ from infersdk.errors import (
     ForkError,
     InferenceError,
     InputError,
+    OutOfMemoryError,
     Overloaded,
     ShapeError,
     UnsupportedModelError,
@@ -936,6 +937,26 @@ def test_models_of_other_inputs_or_outputs(tmp_path: Path, onnx_models: Any) -> 
     ):
         with pytest.raises(ConfigError, match=rf"have the same {side}, and those of a\.onnx and .*; make a pipeline"):
             Pipeline([first, same, other])
+
+
+def test_a_model_that_zeros_ask_for_too_much_memory(tmp_path: Path, onnx_models: Any) -> None:
+    pytest.importorskip("onnxruntime")
+    graph = """(float[n] x) => (float[n] y) {
+        one = Constant<value_float=1.0>()
+        many = Constant<value_float=1e15>()
+        left = Sub(one, x)
+        numbers = Mul(left, many)
+        most = ReduceMax<keepdims=1>(numbers)
+        size = Cast<to=7>(most)
+        wide = Expand(one, size)
+        total = ReduceSum<keepdims=0>(wide)
+        y = Add(x, total)
+    }"""
+    with infersdk.load(onnx_models.save_text(tmp_path / "m.onnx", graph)) as infer:
+        with Pipeline(infer) as pipeline:
+            assert pipeline.submit(np.float32(1)).result(LONG)["y"] == 1
+        with pytest.raises(OutOfMemoryError, match="m.onnx: the process lacks memory"):
+            infer(np.zeros(2, np.float32))
 
 
 def test_a_model_whose_output_has_other_rows_than_the_batch(tmp_path: Path, onnx_models: Any) -> None:

@@ -68,7 +68,9 @@ def quantised(path: Path, data: list[np.ndarray[Any, Any]], **settings: Any) -> 
 @pytest.mark.parametrize("form", ["QOperator", "QDQ"])
 @pytest.mark.parametrize(
     ("kinds", "per_channel", "symmetric"),
-    itertools.product([("QInt8", "QInt8"), ("QUInt8", "QInt8"), ("QUInt8", "QUInt8")], [False, True], [False, True]),
+    list(
+        itertools.product([("QInt8", "QInt8"), ("QUInt8", "QInt8"), ("QUInt8", "QUInt8")], [False, True], [False, True])
+    ),
 )
 def test_files_of_onnx_runtime(
     tmp_path: Path, data: list[np.ndarray[Any, Any]], backend: str, form: str, kinds: Any, per_channel: bool,

@@ -250,6 +250,17 @@ def test_a_configuration_of_one_model_is_loaded(tmp_path: Path) -> None:
         assert (infer.backend, infer.max_batch, infer.options.threads) == ("onnxruntime", 3, 0)
 
 
+@pytest.fixture
+def refused_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime")
+
+    def refuse(kind: Any, source: Any, device: Any, custom_ops: Any, cut: bool) -> Any:
+        raise ConfigError(f"operators {custom_ops}, cut {cut}")
+
+    monkeypatch.setattr(infersdk.custom_ops.loading, "with_custom_ops", refuse)
+
+
+@pytest.mark.usefixtures("refused_operators")
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -261,14 +272,8 @@ def test_a_configuration_of_one_model_is_loaded(tmp_path: Path) -> None:
     ],
 )
 def test_arguments_beside_a_configuration_are_those_of_its_model(
-    tmp_path: Path, given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, given: dict[str, Any], message: str
 ) -> None:
-    pytest.importorskip("onnxruntime")
-
-    def refuse(kind: Any, source: Any, device: Any, custom_ops: Any, cut: bool) -> Any:
-        raise ConfigError(f"operators {custom_ops}, cut {cut}")
-
-    monkeypatch.setattr(infersdk.custom_ops.loading, "with_custom_ops", refuse)
     (tmp_path / "d.onnx").write_bytes(DETECTOR.read_bytes())
     file = configuration(tmp_path, "[models.detector]\npath = 'd.onnx'")
     with pytest.raises(ConfigError, match=message) as direct:
@@ -278,13 +283,8 @@ def test_arguments_beside_a_configuration_are_those_of_its_model(
     assert str(beside.value).endswith(str(direct.value))
 
 
-def test_a_configuration_says_whether_operators_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnxruntime")
-
-    def refuse(kind: Any, source: Any, device: Any, custom_ops: Any, cut: bool) -> Any:
-        raise ConfigError(f"cut {cut}")
-
-    monkeypatch.setattr(infersdk.custom_ops.loading, "with_custom_ops", refuse)
+@pytest.mark.usefixtures("refused_operators")
+def test_a_configuration_says_whether_operators_are_cut(tmp_path: Path) -> None:
     (tmp_path / "d.onnx").write_bytes(DETECTOR.read_bytes())
     file = configuration(tmp_path, "[models.detector]\npath = 'd.onnx'\noptions = { cut_custom_ops = true }")
     with pytest.raises(ConfigError, match="cut True"):

@@ -24,7 +24,7 @@ from infersdk.backends._trt.gpu import cuda_device
 from infersdk.backends.tensorrt import build
 from infersdk.core.cache import Cache
 from infersdk.core.memory import memory_stats
-from infersdk.core.stream import CudaGraph, device_count
+from infersdk.core.stream import CudaGraph
 from infersdk.data import DETECTOR
 from infersdk.errors import ConfigError, CudaError, EngineError, InferenceError, PrecisionUnavailableError, ShapeError
 
@@ -33,10 +33,7 @@ ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("tensorrt_rtx_bindings")
 testing = pytest.importorskip("infersdk.testing")
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 RTX = "tensorrt-rtx"
 

@@ -13,12 +13,9 @@ from layers.models import small_network
 import infersdk
 import infersdk.layers
 from infersdk.backends._trt.profiling import listed_layers
-from infersdk.core.stream import device_count
 from infersdk.errors import ConfigError
 from infersdk.layers import ProfileSettings
 from infersdk.loading.registry import backend_class
-
-gpu = pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 
 
 @pytest.fixture
@@ -133,7 +130,6 @@ def test_a_capability_that_does_not_exist(model: Path) -> None:
 
 
 @pytest.mark.gpu
-@gpu
 def test_times_on_a_gpu(model: Path) -> None:
     settings = ProfileSettings(runs=5, warm_up=2)
     report = infersdk.layers.profile(model, ["tensorrt-rtx", "tensorrt-rtx/fp16"], settings)
@@ -151,7 +147,6 @@ def test_times_on_a_gpu(model: Path) -> None:
 
 
 @pytest.mark.gpu
-@gpu
 def test_an_engine_from_a_file(model: Path, tmp_path: Path) -> None:
     from infersdk.backends.tensorrt import build
 
@@ -166,7 +161,6 @@ def test_an_engine_from_a_file(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@gpu
 def test_cuda_graphs_are_off_while_layers_are_timed(model: Path) -> None:
     settings = ProfileSettings(runs=3, warm_up=3, options={"cuda_graph": True})
     (side,) = infersdk.layers.profile(model, "tensorrt-rtx", settings).sides
@@ -174,7 +168,6 @@ def test_cuda_graphs_are_off_while_layers_are_timed(model: Path) -> None:
 
 
 @pytest.mark.gpu
-@gpu
 def test_onnx_runtime_on_a_gpu_says_what_its_times_are(model: Path) -> None:
     if "cuda" not in backend_class("onnxruntime").declaration.probe().devices:
         pytest.skip("this ONNX Runtime has no CUDA provider")

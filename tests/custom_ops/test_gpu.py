@@ -17,10 +17,7 @@ from infersdk.custom_ops.detection_nms import AddDetectionNms
 from infersdk.errors import CustomOpError
 from infersdk.graph.files import read_model, write_model
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(infersdk.device_count() == 0, reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 CODE = r"""
 extern "C" __global__ void hard_swish(const T *x, T *y, long long count, float alpha, float beta) {

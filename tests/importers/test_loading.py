@@ -13,7 +13,6 @@ import pytest
 from framework_files import write_keras, write_pnnx
 
 import infersdk
-from infersdk import device_count
 from infersdk.core.cache import Cache
 from infersdk.core.model_source import ModelSource
 from infersdk.importers import Conversion
@@ -146,7 +145,6 @@ def test_engines_of_a_converted_file_are_kept(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(device_count() == 0, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("backend", ["tensorrt-rtx", "tensorrt"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_file_goes_straight_to_an_engine(kind: str, backend: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...core.model_source import ModelSource
 
 __all__ = [
-    "FAILURES", "PRECISION_NAMES", "Options", "can_export", "capabilities", "compiles", "core", "devices",
+    "FAILURES", "Options", "can_export", "capabilities", "compiles", "core", "devices",
     "executed_precisions", "execution_devices", "kept_signal_stack", "known_properties", "metadata_of", "new_core",
     "offered", "our_name", "port_name", "precision_of", "properties_of", "readers", "reason", "written_precision",
 ]  # fmt: skip

@@ -170,7 +170,7 @@ class ModelSource(os.PathLike[str]):
 
     @classmethod
     def of(cls, model: ModelLike, external_data: str | os.PathLike[str] | None = None) -> ModelSource:
-        """The source of a model, checked as far as possible without reading a file.
+        """The source of a model, checked without reading the file; one whose name ends in .json is read.
 
         Args:
             model: a path, the bytes of a model, or a binary file that is open for reading. Or the address of a file

@@ -9,7 +9,7 @@
  *     outputs, for each: its rank, an expression for each dimension
  *     checks, for each: two expressions that have to be equal, and the number of the text that says why
  *     a launch, where there is one: grid (3 expressions), block (3), shared bytes (1), arguments, for each its kind and
- *         what it takes: the number of an input or output, an expression, or the bits of a float
+ *         its value: the number of an input or output, an expression, or the bits of a float
  *
  * An expression is the number of its words and the words, in postfix order: PUSH value, DIM input * 16 + axis, and
  * operations on the two topmost values. infersdk/custom_ops/shapes.py writes them, and keeps to the limits of the

@@ -16,7 +16,7 @@ from ..ops import topk
 from .description import ModelDescription, Recognition, Shape
 from .output_checks import check_floats, lies_in_unit
 from .pixel_metadata import pixel_settings
-from .preprocessor import ImageInput, Preprocessor, as_size
+from .preprocessor import ImageInput, Interpolation, Preprocessor, as_size
 from .presets import PRESETS, Preset, pixel_options
 from .results import Classifications
 from .vision import VisionModel
@@ -44,8 +44,9 @@ class Classifier(VisionModel[Classifications]):
             `"centred"` (-0.5 to 0.5) or `"unit"` (0 to 1).
         framing: `"crop"`: the shorter side is resized, and the centre cropped; `"stretch"`: the image is resized to
             the network's input without keeping its proportions.
-        interpolation: how it is resized: `"bilinear"` gives the bytes of OpenCV's INTER_LINEAR, `"bicubic"` those of
-            Pillow's BICUBIC, which torchvision and timm resize with. Bicubic is for images on the host.
+        interpolation: how it is resized: `"bilinear"` gives the bytes of OpenCV's INTER_LINEAR, `"bilinear-antialias"`
+            and `"bicubic"` those of Pillow's BILINEAR and BICUBIC. torchvision, timm and Ultralytics resize with
+            Pillow's filters. They are for images on the host.
         resize: the shorter side is brought to this before the crop; None is 256 for a crop of 224, and in proportion
             for others. For an input that is not square, the image is resized to cover the input, as in timm, at a scale
             that is larger by resize / the input's shorter side.
@@ -62,7 +63,7 @@ class Classifier(VisionModel[Classifications]):
 
     preset: Preset | None = None
     framing: Literal["crop", "stretch"] = "crop"
-    interpolation: Literal["bilinear", "bicubic"] | None = None
+    interpolation: Interpolation | None = None
     resize: Annotated[int, msgspec.Meta(ge=1)] | None = None
     crop: int | tuple[int, int] | None = None
     mean: float | Triple | None = None

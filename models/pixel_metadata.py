@@ -13,7 +13,8 @@ __all__ = ["pixel_settings"]
 _ORDERS = {"rgb": "rgb", "bgr": "bgr"}
 #: model_api's images are BGR, and reversed for networks that want RGB.
 _REVERSED = {"true": "rgb", "yes": "rgb", "1": "rgb", "false": "bgr", "no": "bgr", "0": "bgr"}
-_FILTERS = ("bilinear", "bicubic")
+#: timm and Ultralytics resize by Pillow.
+_FILTERS = {"bilinear": "bilinear-antialias", "bicubic": "bicubic"}
 
 
 def pixel_settings(metadata: Mapping[str, str], given: Collection[str] = ()) -> dict[str, Any]:
@@ -24,7 +25,7 @@ def pixel_settings(metadata: Mapping[str, str], given: Collection[str] = ()) -> 
     - `mean`, `std`, `scale`, `input_order` (also `color_order`), `crop_pct` and `interpolation`, as in timm;
     - `input_size` (also `imgsz`): channels, height and width, or height and width;
     - `mean_values`, `scale_values` and `reverse_input_channels` of OpenVINO's model_api, also after `model_info `;
-    - `author`: pixels of Ultralytics' exports are 0 to 1.
+    - `author`: pixels of Ultralytics' exports are 0 to 1, and images are resized by Pillow's BILINEAR.
 
     Args:
         given: the settings that are known already: entries for these are not read.
@@ -38,13 +39,14 @@ def pixel_settings(metadata: Mapping[str, str], given: Collection[str] = ()) -> 
         result["crop"] = int(sides[-1]), int(sides[0])
     if entries.get("author", "").lower() == "ultralytics":
         result |= {"scale": 1 / 255, "mean": (0.0,) * 3, "std": (1.0,) * 3, "input_order": "rgb"}
+        result["interpolation"] = _FILTERS["bilinear"]
         return result | ({"resize": min(result["crop"])} if "crop" in result else {})
     for key in ("input_order", "color_order", "colour_order", "reverse_input_channels"):
         if key in entries and "input_order" not in given:
             result["input_order"] = _one_of(key, entries[key], _REVERSED if key.startswith("reverse") else _ORDERS)
             break
     if "interpolation" in entries and "interpolation" not in given:
-        result["interpolation"] = _one_of("interpolation", entries["interpolation"], {name: name for name in _FILTERS})
+        result["interpolation"] = _one_of("interpolation", entries["interpolation"], _FILTERS)
     if "crop_pct" in entries and "crop" in result and "resize" not in given:
         result["resize"] = math.floor(min(result["crop"]) / _positive("crop_pct", entries["crop_pct"]))
     return result if {"mean", "std", "scale"} <= set(given) else result | _normalisation(entries)

@@ -156,6 +156,9 @@ def _images_and_sizes(specs: Sequence[TensorSpec]) -> tuple[list[TensorSpec], Te
     return [spec for spec in specs if spec is not sizes], sizes
 
 
+Interpolation = Literal["bilinear", "bilinear-antialias", "bicubic"]
+
+
 class _OnCanvas(HostImage):
     """An image whose pixels are resized to the canvas. Its size is that of the image before."""
 
@@ -171,8 +174,9 @@ class Preprocessor:
         channel_order: of NumPy arrays that are given as images: `"bgr"`, `"rgb"` or `"nv12"`. A wrapper sets this and
             `scaled_decode` to those of its settings.
         scaled_decode: decode JPEG files at 1/2, 1/4 or 1/8 of their size, where no less is left than the resize needs.
-        interpolation: `"bilinear"` is OpenCV's INTER_LINEAR, in one pass with all else. `"bicubic"` is Pillow's: images
-            on the host are resized by its filter as they are read, for geometries that resize without padding.
+        interpolation: `"bilinear"` is OpenCV's INTER_LINEAR, in one pass with all else. `"bilinear-antialias"` and
+            `"bicubic"` are Pillow's filters BILINEAR and BICUBIC: images on the host are resized by them as they are
+            read, for geometries that resize without padding.
 
     Attributes:
         geometry_of: the cached geometry of an image of (width, height); of a reduced image, by `HostImage.size`.
@@ -183,7 +187,7 @@ class Preprocessor:
     geometry: Callable[[Size], Geometry]
     channel_order: str = "bgr"
     scaled_decode: bool = False
-    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    interpolation: Interpolation = "bilinear"
     geometry_of: Callable[[Size], Geometry] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -236,16 +240,19 @@ class Preprocessor:
         """The image on the canvas, resized by Pillow's filter."""
         if image.format == "nv12":
             raise ImageError(
-                "an NV12 frame cannot be resized by interpolation='bicubic'; convert the frame to BGR first"
+                f"an NV12 frame cannot be resized by interpolation={self.interpolation!r}; convert the frame to BGR "
+                "first"
             )
         geometry = self.geometry_of(image.size)
         if geometry.resized is None or geometry.offset is None:
             raise ConfigError(
-                "interpolation='bicubic' is for geometries that resize; use 'bilinear' for one that warps"
+                f"interpolation={self.interpolation!r} is for geometries that resize; use 'bilinear' for one that warps"
             )
         left, top = -geometry.offset[0], -geometry.offset[1]
         crop = left, top, left + geometry.canvas[0], top + geometry.canvas[1]
-        pixels = resample(image.view(), geometry.resized, filter=self.interpolation, crop=crop)
+        pixels = resample(
+            image.view(), geometry.resized, filter=self.interpolation.removesuffix("-antialias"), crop=crop
+        )
         return _OnCanvas(pixels, image.format.removesuffix("a"), image.decoder, reduced_from=image.size)
 
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:

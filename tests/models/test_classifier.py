@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx_models import node, onnx, save, value
+from PIL import Image
 
 from infersdk import errors
 from infersdk.models import Classifier
 
 pytest.importorskip("onnxruntime")
+#: The filters of Pillow, by the names of `interpolation`.
+PILLOW = {"bilinear-antialias": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
 
 
 def mean_model(path: Path, size: int | str = 8, dtype: str = "float32", softmax: bool = False) -> Path:
@@ -154,7 +157,11 @@ def with_metadata(path: Path, **entries: str) -> Path:
         ),
         ({"mean": "0.5", "std": "0.5", "input_order": "'rgb'"}, {"preset": "inception"}),
         ({"mean": "0", "std": "1", "scale": "0.1"}, {"mean": 0, "std": 1, "scale": 0.1, "input_order": "rgb"}),
-        ({"author": "Ultralytics", "imgsz": "[8, 8]"}, {"preset": "unit", "resize": 8}),
+        (
+            {"author": "Ultralytics", "imgsz": "[8, 8]"},
+            {"preset": "unit", "resize": 8, "interpolation": "bilinear-antialias"},
+        ),
+        ({"interpolation": "bilinear"}, {"interpolation": "bilinear-antialias"}),
         ({"interpolation": "bicubic"}, {"interpolation": "bicubic"}),
         ({"input_size": "(3, 8, 8)", "crop_pct": "0.8"}, {"resize": 10}),
     ],
@@ -214,16 +221,15 @@ def test_metadata_that_cannot_be_used(
 
 
 @pytest.mark.parametrize("framing", ["crop", "stretch"])
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("interpolation", ["bilinear", *PILLOW])
 def test_framing_and_interpolation(framing: str, interpolation: str, tmp_path: Path, rng: np.random.Generator) -> None:
-    """The network's input, against Pillow (bicubic) and OpenCV (bilinear), in every kind of call."""
+    """The network's input, against Pillow and OpenCV, in every kind of call."""
     cv2 = pytest.importorskip("cv2")
-    from PIL import Image
 
     image = rng.integers(0, 256, (45, 60, 3), np.uint8)
     size = (8, 8) if framing == "stretch" else (13, 10)
-    if interpolation == "bicubic":
-        resized = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BICUBIC))
+    if interpolation in PILLOW:
+        resized = np.asarray(Image.fromarray(image).resize(size, PILLOW[interpolation]))
     else:
         resized = cv2.resize(image, size)
     left, top = ((side - 8) // 2 for side in size)
@@ -252,14 +258,14 @@ def test_postprocess_gets_the_geometry_of_the_image_with_any_interpolation(frami
             return [(one.source, one.to_source([[0, 0], [3, 5]]).tolist()) for one in geometries]
 
     image, found = np.zeros((45, 60, 3), np.uint8), []
-    for interpolation in ("bilinear", "bicubic"):
+    for interpolation in ("bilinear", *PILLOW):
         with Placed(mean_model(tmp_path / "m.onnx"), framing=framing, preset="unit", interpolation=interpolation) as m:
             found += [m(image), *m([image] * 2), m.submit(image).result(60)]
     assert found[0][0] == (60, 45)
-    assert found == [found[0]] * 8
+    assert found == [found[0]] * 12
 
 
-@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("interpolation", ["bilinear", *PILLOW])
 @pytest.mark.parametrize(
     ("source", "resized", "corner"),
     [((60, 45), (36, 27), (2, 6)), ((45, 90), (36, 72), (2, 28)), ((90, 30), (54, 18), (11, 1))],
@@ -274,11 +280,10 @@ def test_a_crop_covers_an_input_that_is_not_square(
 ) -> None:
     """As timm's ResizeKeepRatio and CenterCrop: the input is 32 x 16, and crop_pct brings 16 to 18."""
     cv2 = pytest.importorskip("cv2")
-    from PIL import Image
 
     image = rng.integers(0, 256, (source[1], source[0], 3), np.uint8)
-    if interpolation == "bicubic":
-        whole = np.asarray(Image.fromarray(image).resize(resized, Image.Resampling.BICUBIC))
+    if interpolation in PILLOW:
+        whole = np.asarray(Image.fromarray(image).resize(resized, PILLOW[interpolation]))
     else:
         whole = cv2.resize(image, resized)
     left, top = corner

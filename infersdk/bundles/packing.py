@@ -26,10 +26,10 @@ from ..loading.registry import load as load_network
 from ..models.loading import load
 from ..models.registry import TYPES
 from ..models.vision import loading_names
-from .archive import FIRST, Entry, pieces
+from .archive import pieces
 from .golden import INPUT_ELEMENTS, LAYER_ELEMENTS, OUTPUT_ELEMENTS, Golden, Graph, Sample, Values, deviation, elements
 from .layers import layer_values
-from .manifest import FORMAT, SIGNATURE, Encryption, Form, Manifest, Part
+from .manifest import FIRST, FORMAT, SIGNATURE, Encryption, Form, Manifest, Part
 from .rounding import LOWER, RoundValues
 from .sealing import KeySource, Sealer, public_key, read_key, sign
 
@@ -197,10 +197,11 @@ def write_bundle(
 ) -> None:
     """Writes a bundle of these parts, which are those of the manifest."""
     head = manifest.encoded()
-    data = {FIRST: head, **({SIGNATURE: sign(head, sign_with)} if sign_with is not None else {}), **parts}
+    own = {FIRST: head, **({SIGNATURE: sign(head, sign_with)} if sign_with is not None else {})}
+    entries = {name: Part.of(content) for name, content in own.items()}
     with atomic_path(path) as sibling, open(sibling, "wb") as file:
-        contents = iter(data.values())
-        for _, piece in pieces([Entry.of(name, content) for name, content in data.items()]):
+        contents = iter([*own.values(), *parts.values()])
+        for _, piece in pieces({**entries, **manifest.parts}):
             file.write(piece)
             file.write(next(contents, b""))
 

@@ -21,7 +21,6 @@ from ..core.stream import device_info, nvidia_driver
 from ..core.target import arithmetic_of
 from ..core.text import logger
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError, ModelError, OutputError
-from ..loading.registry import load as load_network
 from ..models.registry import ALIASES
 from .bundle import Bundle
 from .golden import (
@@ -290,9 +289,10 @@ class GoldenSamples:
         if bundle.digest != self._digest:
             return
         source = bundle.source(network.precision).with_passes(*network.model.passes)
-        place = {"backend": network.backend, "device": network.device, "precision": model.settings.precision}
-        for name, _, array in layer_values(source, feed, lambda one: load_network(one, **place)):
-            yield name, array
+        values = layer_values(
+            source, feed, backend=network.backend, device=network.device, precision=model.settings.precision
+        )
+        yield from ((name, array) for name, _, array in values)
 
 
 def _difference(path: str, backend: str, report: GoldenReport) -> GoldenSampleError:

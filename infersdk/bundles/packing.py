@@ -321,7 +321,7 @@ class _Recorder:
             if all(map(math.isfinite, measured.values())):  # otherwise the model overflows in it
                 least = tolerances[precision]
                 tolerances[lower] = {name: max(one, least[name]) for name, one in measured.items() if name in least}
-        values = layer_values(source, feeds[0], lambda one: load_network(one, _REFERENCE))
+        values = layer_values(source, feeds[0], backend=_REFERENCE)
         layers = {name: (node, self._keep(array, LAYER_ELEMENTS)) for name, node, array in values}
         outputs = [{name: self._keep(array, OUTPUT_ELEMENTS) for name, array in one.items()} for one in expected]
         return Graph(outputs, tolerances, layers)

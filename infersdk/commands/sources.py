@@ -77,7 +77,7 @@ def _expand(name: str, *, recursive: bool) -> Iterator[Source]:
             yield _of_address(name)
         except ImageError as error:
             yield Source(name, False, _file_name(name, ".png"), error=error)
-    elif _is_stream(name):
+    elif "://" in name or name.startswith("/dev/video"):  # another address, or a camera
         yield Source(name, True, _file_name(name, ".mp4"))
     elif os.path.isdir(path):
         yield from _of_folder(path, recursive=recursive)
@@ -108,11 +108,6 @@ def _of_folder(folder: Path, *, recursive: bool) -> Iterator[Source]:
 
 def _of_file(name: str) -> Source:
     return Source(name, _is_video_file(name), PurePosixPath(Path(name).name))
-
-
-def _is_stream(name: str) -> bool:
-    """Whether it is an address or a camera, and no file."""
-    return ("://" in name and not is_http(name)) or name.startswith("/dev/video")
 
 
 def _is_video_file(name: str) -> bool:

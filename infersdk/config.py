@@ -156,10 +156,9 @@ def read(source: str | os.PathLike[str] | Mapping[str, Any], *, locked: bool = T
         locked: whether the lock file is read.
 
     Raises:
-        ConfigError: the lock file does not have an address, or is damaged.
-        ConfigError: it is neither a path nor a mapping.
-        ConfigError: no such file, an unknown suffix, a syntax error (with its line), or a file that is larger or nested
-            deeper than any configuration.
+        ConfigError: it is neither a path nor a mapping. Or no such file, an unknown suffix, a syntax error (with its
+            line), or a file that is larger or nested deeper than any configuration. Or the lock file does not have an
+            address, or is damaged.
     """
     if isinstance(source, Mapping):
         data, name = dict(source), "the configuration"

@@ -34,7 +34,6 @@ class Source:
 
     Attributes:
         name: the path or URL in messages and results.
-        is_video: whether it is a video; otherwise it is an image.
         below: the path below the searched folder; for other sources the file name.
         body: the downloaded image file; None if it is read by its name.
         error: why an address gives neither an image nor a video.
@@ -60,7 +59,6 @@ def find_sources(given: Sequence[str], *, recursive: bool = False) -> list[Sourc
         given: paths of files or folders, patterns (`"shots/*.jpg"`, `**` goes through all folders), `http(s)://`
             addresses, whose content type tells images from videos, other addresses (`rtsp://...`) and cameras
             (`/dev/video0`).
-        recursive: folders with all that is in them.
 
     Raises:
         ConfigError: a folder or a pattern has nothing in it, or a name is empty.

@@ -50,10 +50,8 @@ async def open_grpc(
     tracing: Tracing | None,
     max_connections: int,
 ) -> tuple[int, Callable[[], Awaitable[None]]]:
-    """Opens the port. Returns its number, and a function that closes it after the running calls.
-
-    Args:
-        max_connections: maximum open connections; further ones are closed.
+    """Opens the port. Returns its number, and a function that closes it after the running calls. Connections beyond
+    `max_connections` are closed.
 
     Raises:
         ConfigError: the port cannot be opened.
@@ -191,7 +189,6 @@ class _Calls:
         """The encoded response to an encoded request.
 
         Args:
-            remaining: seconds until the deadline of the call.
             notes: gets fields of the access log.
             wrap: converts the `ModelInferResponse` to the message to send.
         """

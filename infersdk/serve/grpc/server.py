@@ -155,13 +155,9 @@ class _Calls:
             # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
             "/grpc.health.v1.Health/Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health)),
         }
-        described = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
         for name, call in _other_calls(self._service).items():
-            method = described[name]
-            handler = _decoded(
-                getattr(service_pb2, method.input_type.name), getattr(service_pb2, method.output_type.name), call
-            )
-            methods[f"/{_SERVICE}/{name}"] = grpc.unary_unary_rpc_method_handler(self._wrap(name, handler))
+            handler = self._wrap(name, _decoded(name, call))
+            methods[f"/{_SERVICE}/{name}"] = grpc.unary_unary_rpc_method_handler(handler)
         return methods
 
     async def _health(self, request: bytes) -> bytes:
@@ -281,10 +277,9 @@ class _Calls:
         return encoded
 
 
-def _decoded(
-    request_class: Any, response_class: Any, call: Callable[[Any], _Fields | Awaitable[None]]
-) -> Callable[[bytes], Awaitable[bytes]]:
+def _decoded(name: str, call: Callable[[Any], _Fields | Awaitable[None]]) -> Callable[[bytes], Awaitable[bytes]]:
     """Decodes the request and encodes the response; gRPC would respond to damaged messages with an exception's text."""
+    request_class, response_class = (getattr(service_pb2, name + kind) for kind in ("Request", "Response"))
 
     async def run(message: bytes) -> bytes:
         if len(message) > _QUICK_NBYTES:
@@ -294,7 +289,7 @@ def _decoded(
         try:
             request = request_class.FromString(message)
         except DecodeError:
-            raise RequestError(f"the message is not an encoded {request_class.DESCRIPTOR.name}") from None
+            raise RequestError(f"the message is not an encoded {name}Request") from None
         fields = call(request)
         if isinstance(fields, Awaitable):
             await fields

@@ -191,9 +191,8 @@ class _Calls:
         large = len(message) > _QUICK_NBYTES
         request, marks_end = await in_worker(read_request, message, self._service, remaining, when=large)
         notes |= request.notes
-        final = {"triton_final_response": True} if marks_end else {}
         async with self._service.infer(request) as response:
-            encoded: bytes = wrap(response_message(response, final)).SerializeToString()
+            encoded: bytes = wrap(response_message(response, marks_end=marks_end)).SerializeToString()
         notes["sent"] = len(encoded)
         return encoded
 

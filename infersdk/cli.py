@@ -8,15 +8,18 @@ read. 2: wrong usage or input, or output that cannot be written. 3: a backend, d
 4: failed while running. 130: interrupted. 143: terminated.
 """
 
-# Few modules are imported here, so that main() handles Ctrl-C and SIGTERM early.
+# Only modules that `import infersdk` imports, too, are imported here, so that main() handles Ctrl-C and SIGTERM early.
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import re
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from . import errors
 from .commands.interrupts import sigterm_interrupts
 
 if TYPE_CHECKING:
@@ -121,7 +124,6 @@ def _run(argv: Sequence[str] | None) -> int:
     """The command's exit code. An OSError goes to the caller: it may be the output that cannot be written."""
     from .commands.stderr import say
     from .core.text import printable
-    from .errors import InferSDKError
 
     names: set[str] = set()
     try:
@@ -135,7 +137,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except SystemExit as stop:  # argparse: a usage error, or --help and --version, which print
         sys.stdout.flush()
         return stop.code if isinstance(stop.code, int) else 0
-    except InferSDKError as error:
+    except errors.InferSDKError as error:
         say(f"{_with_options(str(error), names)} [{error.code}]")
         return _code_of(error)
     except OSError:
@@ -144,7 +146,7 @@ def _run(argv: Sequence[str] | None) -> int:
         import traceback
 
         print(printable(traceback.format_exc(), lines=True), end="", file=sys.stderr)
-        place = _code_of_others(error)
+        place = _line_of_others(error)
         say(
             f"{place} failed, which is not part of infersdk; the lines above show where"
             if place is not None
@@ -160,8 +162,6 @@ def _with_options(text: str, names: set[str]) -> str:
     Args:
         names: the parsed arguments; with a `type` the command has the settings of wrappers, too.
     """
-    import re
-
     if "type" in names:
         from .models.registry import TYPES
 
@@ -176,7 +176,7 @@ def _with_options(text: str, names: set[str]) -> str:
     return re.sub(r"""(?<![\w(.'"])([a-z_]+)=("[^"]*"|'[^']*'|\([-+.,\w ]+\)|[\w.]+)""", option, text)
 
 
-def _code_of_others(error: BaseException) -> str | None:
+def _line_of_others(error: BaseException) -> str | None:
     """The line of a user's module (a wrapper, a custom operator) that an error comes from; None where only infersdk,
     installed packages and the standard library are involved.
     """
@@ -192,8 +192,6 @@ def _code_of_others(error: BaseException) -> str | None:
 
 
 def _code_of(error: Exception) -> int:
-    from . import errors
-
     if isinstance(error, errors.BackendError):
         return 3
     wrong = (
@@ -205,7 +203,6 @@ def _code_of(error: Exception) -> int:
 
 def _parser_class() -> type[argparse.ArgumentParser]:
     import argparse
-    import re
 
     from .core.text import printable
 
@@ -232,26 +229,22 @@ def _parser_class() -> type[argparse.ArgumentParser]:
             return known, unknown
 
         def _refuse(self, unknown: list[str]) -> NoReturn:
-            from .errors import nearest_name
-
             flag = next((text for text in unknown if text.startswith("-")), None)
             if flag is not None and self.wrapper_options is not None:
                 self.wrapper_options.refuse(flag.partition("=")[0])
             known = {name.lstrip("-"): name for name in self._option_string_actions}
-            close = nearest_name(flag.partition("=")[0].lstrip("-"), known) if flag else None
+            close = errors.nearest_name(flag.partition("=")[0].lstrip("-"), known) if flag else None
             hint = f"; did you mean {known[close]}?" if close else ""
             if flag is None and (several := [one for one in self._get_positional_actions() if one.nargs in ("*", "+")]):
                 hint = f"; give each {several[0].metavar} before the options"
             self.error(f"unknown argument{'s' * (len(unknown) > 1)}: {' '.join(unknown)}{hint}")
 
         def _check_value(self, action, value):  # type: ignore[no-untyped-def]
-            from .errors import nearest
-
             try:
                 super()._check_value(action, value)
             except argparse.ArgumentError as error:
                 raise argparse.ArgumentError(
-                    action, error.message + nearest(str(value), map(str, action.choices))
+                    action, error.message + errors.nearest(str(value), map(str, action.choices))
                 ) from None
 
     return Parser
@@ -304,8 +297,6 @@ def _prepare_streams() -> None:
 @contextlib.contextmanager
 def _printable_warnings() -> Iterator[None]:
     """Warnings of libraries quote files, too."""
-    import warnings
-
     from .core.text import printable
 
     before = warnings.formatwarning

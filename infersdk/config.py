@@ -46,6 +46,8 @@ T = TypeVar("T")
 _TABLES = ("models", "server")
 #: Fields that name a model file.
 _MODEL_FILES = ("path", "detection", "recognition", "orientation")
+#: Fields that name a file with a key; 64 hexadecimal digits are a key themselves.
+_KEY_FILES = ("trust", "certificate", "private_key")
 _READERS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 #: Limits on a configuration, against mistakes and attacks.
@@ -148,18 +150,17 @@ def _values_at(info: Any, steps: Sequence[str]) -> list[Any]:
 def read(source: str | os.PathLike[str] | Mapping[str, Any], *, locked: bool = True) -> dict[str, Any]:
     """A configuration as a dict: from a file (by its suffix .toml, .yaml, .yml or .json), or a mapping as it is.
 
-    Relative paths of model files, of class names and of the keys of bundles are made relative to the folder of the
-    configuration. Addresses get the checksums of its lock file, which `infersdk fetch` writes. The folder and the lock
-    file of a link are those of its target.
+    Relative paths of model files, of class names and of keys are made relative to the folder of the configuration.
+    Addresses get the checksums of its lock file, which `infersdk fetch` writes. The folder and the lock file of a link
+    are those of its target.
 
     Args:
         locked: whether the lock file is read.
 
     Raises:
-        ConfigError: the lock file does not have an address, or is damaged.
-        ConfigError: it is neither a path nor a mapping.
-        ConfigError: no such file, an unknown suffix, a syntax error (with its line), or a file that is larger or nested
-            deeper than any configuration.
+        ConfigError: it is neither a path nor a mapping. Or no such file, an unknown suffix, a syntax error (with its
+            line), or a file that is larger or nested deeper than any configuration. Or the lock file does not have an
+            address, or is damaged.
     """
     if isinstance(source, Mapping):
         data, name = dict(source), "the configuration"
@@ -372,7 +373,7 @@ def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | 
                 table[key] = value if lock is None else lock[value]
             elif not isinstance(value, str):
                 continue
-            elif _is_file(key, value) or (key == "trust" and not HEX_32.fullmatch(value.lower())):
+            elif _is_file(key, value) or (key in _KEY_FILES and not HEX_32.fullmatch(value.lower())):
                 table[key] = str(folder / value)
             elif key == "key" and value.startswith("file:"):
                 table[key] = f"file:{folder / value.removeprefix('file:')}"

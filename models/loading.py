@@ -75,9 +75,8 @@ def load(
     if is_bundle(path):
         of_bundle = importlib.import_module(".bundles.loading", __package__.rpartition(".")[0]).load_bundle
         model: VisionModel[Any] = of_bundle(
-            path, lambda source, kind, own: _load(source, backend, kind, own),
-            type=type, settings=settings, key=key, trust=trust, verify=verify,
-        )  # fmt: skip
+            path, backend, type=type, settings=settings, key=key, trust=trust, verify=verify
+        )
     elif key is not None or trust is not None or verify != "first":
         raise ConfigError(f"key=, trust= and verify= are for a bundle, and {path!r} is none")
     else:

@@ -11,7 +11,7 @@ import msgspec
 from infersdk.bundles import Bundle
 from infersdk.bundles.manifest import Part
 from infersdk.bundles.packing import write_bundle
-from infersdk.bundles.sealing import public_key
+from infersdk.bundles.sealing import private_key
 
 
 def parts_of(path: Path) -> dict[str, bytes]:
@@ -21,13 +21,14 @@ def parts_of(path: Path) -> dict[str, bytes]:
 
 
 def rewritten(
-    source: Path, target: Path, parts: Mapping[str, bytes], private_key: Path | None = None, **fields: Any
+    source: Path, target: Path, parts: Mapping[str, bytes], sign_with: Path | None = None, **fields: Any
 ) -> Path:
     """A bundle of these parts. Its manifest is that of the source, with other `fields`."""
     listed = {name: Part.of(data) for name, data in parts.items()}
-    signer = None if private_key is None else public_key(private_key)
+    key = None if sign_with is None else private_key(sign_with)
+    signer = None if key is None else key.public_key().public_bytes_raw().hex()
     manifest = msgspec.structs.replace(Bundle(source).manifest, parts=listed, signer=signer, **fields)
-    write_bundle(target, manifest, parts, private_key)
+    write_bundle(target, manifest, parts, key)
     return target
 
 

@@ -85,6 +85,11 @@ def test_paths_are_relative_to_the_file_wherever_they_stand(tmp_path: Path, monk
     }
 
 
+def test_the_certificate_of_a_server_is_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[server]\ncertificate = "a.pem"\nprivate_key = "/k.pem"\n')
+    assert read(tmp_path / "a.toml")["server"] == {"certificate": str(tmp_path / "a.pem"), "private_key": "/k.pem"}
+
+
 def test_a_trusted_key_in_digits_is_no_path(tmp_path: Path) -> None:
     for digits in ("0a" * 32, "0A" * 32):
         (tmp_path / "a.toml").write_text(f'[models.a]\npath = "/a.onnx"\ntrust = "{digits}"\n')

@@ -9,16 +9,14 @@ from __future__ import annotations
 import io
 import os
 import struct
-import zlib
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO
 
 from ..errors import BundleFormatError, OutputError
+from .manifest import FIRST, Part
 
-__all__ = ["ALIGNMENT", "FIRST", "Entry", "first_entry", "pieces", "read_entries"]
+__all__ = ["ALIGNMENT", "first_entry", "pieces", "read_entries"]
 
-#: The name of the first entry.
-FIRST = "bundle.json"
 #: The data of each entry begins at a multiple of this many bytes, so that weights can be used where they are mapped.
 ALIGNMENT = 64
 #: Maximum size of the manifest, in bytes.
@@ -32,29 +30,19 @@ _VERSION, _DATE, _MODE = 20, 0x21, 0o100644 << 16  # ZIP 2.0; 1 January 1980; a 
 _PADDING, _PADDING_ID = struct.Struct("<2H"), 0xD935
 
 
-class Entry(NamedTuple):
-    """An entry of the file: its name, its size in bytes and the CRC-32 of its data."""
-
-    name: str
-    size: int
-    crc32: int
-
-    @classmethod
-    def of(cls, name: str, data: bytes) -> Entry:
-        return cls(name, len(data), zlib.crc32(data))
-
-
-def _header(entry: Entry, at: int) -> bytes:
+def _header(name: bytes, part: Part, at: int) -> bytes:
     """The local header of an entry at the offset `at`, with the padding in front of its data."""
-    name = entry.name.encode("ascii")
     padding = -(at + _LOCAL.size + len(name) + _PADDING.size) % ALIGNMENT
     extra = _PADDING.pack(_PADDING_ID, padding) + bytes(padding)
-    fields = _VERSION, 0, 0, 0, _DATE, entry.crc32, entry.size, entry.size, len(name), len(extra)
+    fields = _VERSION, 0, 0, 0, _DATE, part.crc32, part.size, part.size, len(name), len(extra)
     return _LOCAL.pack(b"PK\3\4", *fields) + name + extra
 
 
-def pieces(entries: Sequence[Entry]) -> Iterator[tuple[int, bytes]]:
+def pieces(entries: Mapping[str, Part]) -> Iterator[tuple[int, bytes]]:
     """All bytes of the file but the data of the entries: each piece with its offset. The last one ends the file.
+
+    Args:
+        entries: by name, in the order of the file.
 
     Raises:
         OutputError: the file would be larger than 4 GiB, or have more than 65,535 entries.
@@ -62,15 +50,15 @@ def pieces(entries: Sequence[Entry]) -> Iterator[tuple[int, bytes]]:
     if len(entries) > _MOST_ENTRIES:
         raise OutputError(f"a bundle has at most {_MOST_ENTRIES:,} entries, not {len(entries):,}; pack fewer samples")
     at, directory = 0, bytearray()
-    for entry in entries:
-        header = _header(entry, at)
-        if at + len(header) + entry.size > _LARGEST_FILE:
-            raise OutputError(f"a bundle has at most 4 GiB; with {entry.name!r} it is larger")
+    for name, part in entries.items():
+        encoded = name.encode("ascii")
+        header = _header(encoded, part, at)
+        if at + len(header) + part.size > _LARGEST_FILE:
+            raise OutputError(f"a bundle has at most 4 GiB; with {name!r} it is larger")
         yield at, header
-        name = entry.name.encode("ascii")
-        fields = _VERSION, _VERSION, 0, 0, 0, _DATE, entry.crc32, entry.size, entry.size, len(name), 0, 0, 0, 0, _MODE
-        directory += _DIRECTORY.pack(b"PK\1\2", *fields, at) + name
-        at += len(header) + entry.size
+        fields = _VERSION, _VERSION, 0, 0, 0, _DATE, part.crc32, part.size, part.size, len(encoded), 0, 0, 0, 0, _MODE
+        directory += _DIRECTORY.pack(b"PK\1\2", *fields, at) + encoded
+        at += len(header) + part.size
     count = len(entries)
     yield at, bytes(directory) + _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), at, 0)
 
@@ -92,7 +80,7 @@ def first_entry(file: BinaryIO) -> bytes:
     return data
 
 
-def read_entries(file: BinaryIO, entries: Sequence[Entry]) -> dict[str, io.BytesIO]:
+def read_entries(file: BinaryIO, entries: Mapping[str, Part]) -> dict[str, io.BytesIO]:
     """The data of each entry. All other bytes of the file are compared with those that the entries imply.
 
     Raises:
@@ -107,11 +95,11 @@ def read_entries(file: BinaryIO, entries: Sequence[Entry]) -> dict[str, io.Bytes
         raise BundleFormatError(f"it has {size:,} bytes, and its manifest describes {end:,}; it was cut, or changed")
     file.seek(0)
     result: dict[str, io.BytesIO] = {}
-    for (at, piece), entry in zip(parts, (*entries, None), strict=True):
+    for (at, piece), name in zip(parts, (*entries, None), strict=True):
         if file.read(len(piece)) != piece:
             raise BundleFormatError(f"it was changed: the headers from byte {at:,} on are not those of its manifest")
-        if entry is not None:
-            result[entry.name] = io.BytesIO(file.read(entry.size))
+        if name is not None:
+            result[name] = io.BytesIO(file.read(entries[name].size))
     return result
 
 

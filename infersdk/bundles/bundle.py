@@ -21,8 +21,8 @@ from ..errors import (
     exhausted,
     relative_to,
 )
-from .archive import FIRST, Entry, first_entry, pieces, read_entries
-from .manifest import SIGNATURE, Manifest
+from .archive import first_entry, pieces, read_entries
+from .manifest import FIRST, SIGNATURE, Manifest, Part
 from .sealing import KeySource, Sealer, check_signature, read_key
 
 __all__ = ["Bundle"]
@@ -79,18 +79,17 @@ class Bundle:
     def _open(self, file: BinaryIO, trust: str | os.PathLike[str] | None) -> None:
         head = first_entry(file)
         self.manifest = manifest = Manifest.decoded(head)
-        self.digest = hashlib.sha256(head).hexdigest()
-        entries = [Entry.of(FIRST, head)]
+        entries = {FIRST: Part.of(head)}
+        self.digest = entries[FIRST].sha256
         if manifest.signer is not None:
-            signature = _signature(file, entries[0])
+            signature = _signature(file, entries)
             check_signature(manifest.signer, signature, head, trust)
-            entries.append(Entry.of(SIGNATURE, signature))
+            entries[SIGNATURE] = Part.of(signature)
         elif trust is not None:
             raise BundleSignatureError("it has no signature, and trust= names a key that must have signed it")
-        entries += [Entry(name, part.size, part.crc32) for name, part in manifest.parts.items()]
         # Each part is an object of its own, which runtimes take without a copy. The file is not mapped: the process
         # would end if it were cut later.
-        stored = read_entries(file, entries)
+        stored = read_entries(file, {**entries, **manifest.parts})
         self._stored = {name: stored[name] for name in manifest.parts}
         self._sealed = set(manifest.parts) if manifest.encryption is not None else set()
         for name, part in manifest.parts.items():
@@ -144,9 +143,9 @@ class Bundle:
         return f"<Bundle {self.path}: {self.manifest.name} {self.manifest.version}>"
 
 
-def _signature(file: BinaryIO, manifest: Entry) -> bytes:
+def _signature(file: BinaryIO, manifest: dict[str, Part]) -> bytes:
     """The signature, which is behind the manifest. `read_entries()` checks the headers of both."""
-    *_, (at, header), _ = pieces([manifest, Entry(SIGNATURE, _SIGNATURE_NBYTES, 0)])
+    *_, (at, header), _ = pieces({**manifest, SIGNATURE: Part(_SIGNATURE_NBYTES, 0, "")})
     file.seek(at + len(header))
     signature = file.read(_SIGNATURE_NBYTES)
     if len(signature) < _SIGNATURE_NBYTES:

@@ -21,7 +21,7 @@ from ..core.stream import device_info, nvidia_driver
 from ..core.target import arithmetic_of
 from ..core.text import logger
 from ..errors import BundleFormatError, ConfigError, GoldenSampleError, ModelError, OutputError
-from ..loading.registry import load as load_network
+from ..models.loading import named_type
 from ..models.registry import ALIASES
 from .bundle import Bundle
 from .golden import (
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ..core.model_source import ModelSource
     from .sealing import KeySource
 
 __all__ = ["VERIFY", "GoldenSamples", "load_bundle"]
@@ -59,7 +58,7 @@ VERIFY = ("first", "always", "never")
 
 def load_bundle(
     path: str | os.PathLike[str],
-    load: Callable[[ModelSource, str, dict[str, Any]], Any],
+    backend: str | None,
     *,
     type: str | None,
     settings: Mapping[str, Any],
@@ -70,7 +69,6 @@ def load_bundle(
     """The wrapper of a bundle, with the bundle's settings where `settings` has no others.
 
     Args:
-        load: loads a model with the wrapper of a name and its settings.
         type: the wrapper that is required; None is the bundle's.
         key, trust: see `Bundle`.
         verify: when the golden samples are run. A pass is kept in the cache for the bundle, backend, device and
@@ -103,7 +101,7 @@ def load_bundle(
         source.approve = lambda network: samples.approve(network, feeds.result(), settings.get("precision"))
     model = None
     try:
-        model = load(source, manifest.type, merged)
+        model = named_type(manifest.type)(source, backend, **merged)
         model.path = bundle.path  # not the source, which would keep the model in memory after close()
         if verify != "never":
             samples.verify(model, once=verify == "first")
@@ -290,9 +288,10 @@ class GoldenSamples:
         if bundle.digest != self._digest:
             return
         source = bundle.source(network.precision).with_passes(*network.model.passes)
-        place = {"backend": network.backend, "device": network.device, "precision": model.settings.precision}
-        for name, _, array in layer_values(source, feed, lambda one: load_network(one, **place)):
-            yield name, array
+        values = layer_values(
+            source, feed, backend=network.backend, device=network.device, precision=model.settings.precision
+        )
+        yield from ((name, array) for name, _, array in values)
 
 
 def _difference(path: str, backend: str, report: GoldenReport) -> GoldenSampleError:

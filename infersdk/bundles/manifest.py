@@ -10,14 +10,13 @@ from typing import Annotated, Any
 import msgspec
 
 from ..errors import BundleFormatError, ConfigError
-from .archive import FIRST
 
-__all__ = ["FORMAT", "SIGNATURE", "Encryption", "Form", "Manifest", "Part"]
+__all__ = ["FIRST", "FORMAT", "SIGNATURE", "Encryption", "Form", "Manifest", "Part"]
 
 #: The version of the format. Readers refuse newer ones.
 FORMAT = 1
-#: The entry with the signature, behind the manifest.
-SIGNATURE = "bundle.sig"
+#: The first entry, which is the manifest, and the second one of a signed bundle.
+FIRST, SIGNATURE = "bundle.json", "bundle.sig"
 
 _Hex32 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 _Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
@@ -26,7 +25,7 @@ _LONGEST_NAME = 200
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part as it is in the file, encrypted or not; its size is in bytes."""
+    """An entry of the file as it is there, encrypted or not; its size is in bytes."""
 
     size: _Size
     crc32: _Size

@@ -26,12 +26,12 @@ from ..loading.registry import load as load_network
 from ..models.loading import load
 from ..models.registry import TYPES
 from ..models.vision import loading_names
-from .archive import FIRST, Entry, pieces
+from .archive import pieces
 from .golden import INPUT_ELEMENTS, LAYER_ELEMENTS, OUTPUT_ELEMENTS, Golden, Graph, Sample, Values, deviation, elements
 from .layers import layer_values
-from .manifest import FORMAT, SIGNATURE, Encryption, Form, Manifest, Part
+from .manifest import FIRST, FORMAT, SIGNATURE, Encryption, Form, Manifest, Part
 from .rounding import LOWER, RoundValues
-from .sealing import KeySource, Sealer, public_key, read_key, sign
+from .sealing import KeySource, Sealer, private_key, read_key
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -120,7 +120,7 @@ def pack(
     named = [one for one in (*chosen, given.get("names"), sign_with, key) if isinstance(one, (str, os.PathLike))]
     models = [one for one in (source, *others.values()) if one.path is not None]
     check_output(model, output, *(file for one in models for file in source_files(one)), *named)
-    signer = None if sign_with is None else public_key(sign_with)
+    signer = None if sign_with is None else private_key(sign_with)
     salt = os.urandom(32)
     sealer = None if encrypt is None else Sealer(read_key(encrypt), salt)
     files = [_png(image, given.get("channel_order", "bgr")) for image in chosen]
@@ -147,9 +147,10 @@ def pack(
         format=FORMAT, name=name if name is not None else source.stem, version=version, licence=licence, origin=origin,
         type=kinds[0] if kinds else str(type), settings=given, classes=classes, forms=listed, golden="golden.json",
         parts={part: Part.of(data) for part, data in parts.items()}, encryption=encryption,
-        signer=signer, created_by=f"infersdk {__version__}",
+        signer=None if signer is None else signer.public_key().public_bytes_raw().hex(),
+        created_by=f"infersdk {__version__}",
     )  # fmt: skip
-    write_bundle(output, manifest, parts, sign_with)
+    write_bundle(output, manifest, parts, signer)
     return manifest
 
 
@@ -190,17 +191,19 @@ def _whole(source: ModelSource) -> bytes:
 
 
 def write_bundle(
-    path: str | os.PathLike[str],
-    manifest: Manifest,
-    parts: Mapping[str, bytes],
-    sign_with: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str], manifest: Manifest, parts: Mapping[str, bytes], signer: Any = None
 ) -> None:
-    """Writes a bundle of these parts, which are those of the manifest."""
+    """Writes a bundle of these parts, which are those of the manifest.
+
+    Args:
+        signer: the private key that signs the manifest.
+    """
     head = manifest.encoded()
-    data = {FIRST: head, **({SIGNATURE: sign(head, sign_with)} if sign_with is not None else {}), **parts}
+    own = {FIRST: head, **({SIGNATURE: signer.sign(head)} if signer is not None else {})}
+    entries = {name: Part.of(content) for name, content in own.items()}
     with atomic_path(path) as sibling, open(sibling, "wb") as file:
-        contents = iter(data.values())
-        for _, piece in pieces([Entry.of(name, content) for name, content in data.items()]):
+        contents = iter([*own.values(), *parts.values()])
+        for _, piece in pieces({**entries, **manifest.parts}):
             file.write(piece)
             file.write(next(contents, b""))
 
@@ -320,7 +323,7 @@ class _Recorder:
             if all(map(math.isfinite, measured.values())):  # otherwise the model overflows in it
                 least = tolerances[precision]
                 tolerances[lower] = {name: max(one, least[name]) for name, one in measured.items() if name in least}
-        values = layer_values(source, feeds[0], lambda one: load_network(one, _REFERENCE))
+        values = layer_values(source, feeds[0], backend=_REFERENCE)
         layers = {name: (node, self._keep(array, LAYER_ELEMENTS)) for name, node, array in values}
         outputs = [{name: self._keep(array, OUTPUT_ELEMENTS) for name, array in one.items()} for one in expected]
         return Graph(outputs, tolerances, layers)

@@ -19,7 +19,7 @@ from typing import Any
 from ..core.text import HEX_32
 from ..errors import BackendUnavailableError, BundleKeyError, BundlePartError, BundleSignatureError, ConfigError
 
-__all__ = ["KEY_VARIABLE", "KeySource", "Sealer", "check_signature", "public_key", "read_key", "sign"]
+__all__ = ["KEY_VARIABLE", "KeySource", "Sealer", "check_signature", "private_key", "read_key"]
 
 #: A key of 32 bytes; `"env:NAME"`, `"file:PATH"` or `"command:LINE"`; or a function that returns the key.
 KeySource = bytes | str | Callable[[], bytes]
@@ -155,26 +155,12 @@ def _nonce(number: int, last: bool) -> bytes:
 # ---- signatures ----
 
 
-def sign(data: bytes, private_key: str | os.PathLike[str]) -> bytes:
-    """The signature of `data`.
-
-    Args:
-        private_key: a PEM file, as `openssl genpkey -algorithm ed25519` writes it.
+def private_key(path: str | os.PathLike[str]) -> Any:
+    """The key in a PEM file, as `openssl genpkey -algorithm ed25519` writes it.
 
     Raises:
         BundleKeyError: the file has no Ed25519 private key.
     """
-    signature: bytes = _private(private_key).sign(data)
-    return signature
-
-
-def public_key(private_key: str | os.PathLike[str]) -> str:
-    """The public key of a private one, hexadecimal. Raises BundleKeyError as `sign()`."""
-    raw: bytes = _private(private_key).public_key().public_bytes_raw()
-    return raw.hex()
-
-
-def _private(path: str | os.PathLike[str]) -> Any:
     primitives = _cryptography()
     try:
         key = primitives.serialization.load_pem_private_key(Path(path).read_bytes(), None)
@@ -185,16 +171,8 @@ def _private(path: str | os.PathLike[str]) -> Any:
     return key
 
 
-def trusted_key(trust: str | os.PathLike[str]) -> str:
-    """A public key, hexadecimal.
-
-    Args:
-        trust: 64 hexadecimal digits, or a PEM file, as `openssl pkey -pubout` writes it.
-
-    Raises:
-        BundleKeyError: it is no Ed25519 public key.
-        ConfigError: it is neither text nor a path.
-    """
+def _trusted_key(trust: str | os.PathLike[str]) -> str:
+    """The digits of a public key: these digits, or those in a PEM file, as `openssl pkey -pubout` writes it."""
     if not isinstance(trust, (str, os.PathLike)):
         kind = type(trust).__name__
         raise ConfigError(f"trust is 64 hexadecimal digits or the path of a PEM file, not of type {kind}")
@@ -217,9 +195,9 @@ def check_signature(signer: str, signature: bytes, data: bytes, trust: str | os.
 
     Args:
         signer: the public key that the manifest names.
-        trust: the public key that must have signed; see `trusted_key()`. None accepts any signer.
+        trust: the public key that must have signed; see `Bundle`. None accepts any signer.
     """
-    if trust is not None and (wanted := trusted_key(trust)) != signer:
+    if trust is not None and (wanted := _trusted_key(trust)) != signer:
         raise BundleSignatureError(f"it is signed by {_short(signer)}, and the trusted key is {_short(wanted)}")
     key = _cryptography().asymmetric.ed25519.Ed25519PublicKey
     from cryptography.exceptions import InvalidSignature

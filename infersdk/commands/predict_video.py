@@ -46,9 +46,7 @@ def predict_videos(
     Args:
         sources: each with the video into which its results are drawn; None draws none.
         emit: gets a row for each frame, and a summary for each source at the end; None makes no rows.
-        window: shows each drawn frame.
         quiet: no progress and no summaries for people.
-        track: give the objects numbers, which they keep from frame to frame.
         reading: settings of `Streams`.
 
     Returns:
@@ -98,11 +96,7 @@ def predict_videos(
 
 
 def as_result(result: Any) -> Result:
-    """Checks the return value of a model.
-
-    Raises:
-        UnsupportedModelError: it is not a `Result`.
-    """
+    """The return value of a model. Raises UnsupportedModelError if it is not a `Result`."""
     if not isinstance(result, Result):
         kind = type(result).__name__
         raise UnsupportedModelError(

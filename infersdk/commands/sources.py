@@ -34,7 +34,6 @@ class Source:
 
     Attributes:
         name: the path or URL in messages and results.
-        is_video: whether it is a video; otherwise it is an image.
         below: the path below the searched folder; for other sources the file name.
         body: the downloaded image file; None if it is read by its name.
         error: why an address gives neither an image nor a video.
@@ -60,7 +59,6 @@ def find_sources(given: Sequence[str], *, recursive: bool = False) -> list[Sourc
         given: paths of files or folders, patterns (`"shots/*.jpg"`, `**` goes through all folders), `http(s)://`
             addresses, whose content type tells images from videos, other addresses (`rtsp://...`) and cameras
             (`/dev/video0`).
-        recursive: folders with all that is in them.
 
     Raises:
         ConfigError: a folder or a pattern has nothing in it, or a name is empty.
@@ -77,7 +75,7 @@ def _expand(name: str, *, recursive: bool) -> Iterator[Source]:
             yield _of_address(name)
         except ImageError as error:
             yield Source(name, False, _file_name(name, ".png"), error=error)
-    elif _is_stream(name):
+    elif "://" in name or name.startswith("/dev/video"):  # another address, or a camera
         yield Source(name, True, _file_name(name, ".mp4"))
     elif os.path.isdir(path):
         yield from _of_folder(path, recursive=recursive)
@@ -108,11 +106,6 @@ def _of_folder(folder: Path, *, recursive: bool) -> Iterator[Source]:
 
 def _of_file(name: str) -> Source:
     return Source(name, _is_video_file(name), PurePosixPath(Path(name).name))
-
-
-def _is_stream(name: str) -> bool:
-    """Whether it is an address or a camera, and no file."""
-    return ("://" in name and not is_http(name)) or name.startswith("/dev/video")
 
 
 def _is_video_file(name: str) -> bool:

@@ -7,7 +7,7 @@
 
     ModelServer().start([predictor("app.toml", "detector")])
 
-It has the inputs and outputs of `infersdk serve`, and uses the same queue and pipeline. Requires KServe:
+It has the inputs and outputs of `infersdk serve`, and uses the same queue and pipeline. This module needs KServe:
 `pip install "infersdk[kserve]"`. Without KServe's runtime, `infersdk serve` is a predictor by itself.
 """
 
@@ -34,6 +34,16 @@ from ..serve.repository import load_endpoint, newest_table
 from ..serve.service import request_timing
 from ..serve.settings import ServerSettings
 from ..serve.workers import all_results
+
+try:
+    import grpc
+    import kserve
+    from fastapi.responses import JSONResponse
+    from grpc_interceptor.exceptions import GrpcException
+    from kserve.errors import InferenceError, InvalidInput, ModelNotReady
+    from kserve.model_server import app
+except ImportError as error:
+    raise BackendUnavailableError(f'KServe is missing ({error}): pip install "infersdk[kserve]"') from None
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -62,70 +72,56 @@ def predictor(config: _Config, model: str, name: str | None = None, **settings: 
         settings: those of the table `server` that are about requests, such as `max_queue` and `default_deadline`.
 
     Raises:
-        BackendUnavailableError: KServe is not installed.
         ConfigError: there is no such model, or a setting is wrong.
         BackendError, ModelError: what loading raises.
     """
     whole = read(config)
     table = model_table(whole, model)
     own = ServerSettings.of(server_table(whole), **settings)
-    kind, again = _predictor_class(), functools.partial(predictor, config, model, name, **settings)
-    return kind(load_endpoint(name or model, *newest_table(model, table), own), own, again)
-
-
-@functools.cache
-def _predictor_class() -> Any:
-    """The subclass of `kserve.Model`, which is there only where KServe is."""
-    try:
-        import kserve
-        from kserve.model_server import app
-    except ImportError as error:
-        raise BackendUnavailableError(f'KServe is missing ({error}): pip install "infersdk[kserve]"') from None
+    again = functools.partial(predictor, config, model, name, **settings)
     app.add_exception_handler(RequestError, _answer_refused)
+    return _Predictor(load_endpoint(name or model, *newest_table(model, table), own), own, again)
 
-    class Predictor(kserve.Model):  # type: ignore[misc]
-        """A model of `infersdk`. KServe calls the methods."""
 
-        def __init__(self, endpoint: Endpoint, settings: ServerSettings, again: Callable[[], Predictor]) -> None:
-            super().__init__(endpoint.name)
-            self._endpoint, self._settings, self._again = endpoint, settings, again
-            self.ready = True
+class _Predictor(kserve.Model):  # type: ignore[misc]
+    """KServe calls the methods."""
 
-        def __reduce__(self) -> Any:
-            return self._again, ()
+    def __init__(self, endpoint: Endpoint, settings: ServerSettings, again: Callable[[], Any]) -> None:
+        super().__init__(endpoint.name)
+        self._endpoint, self._settings, self._again = endpoint, settings, again
+        self.ready = True
 
-        def load(self) -> bool:
-            return bool(self.ready)
+    def __reduce__(self) -> Any:
+        return self._again, ()
 
-        def stop(self) -> None:
-            if self.ready:  # KServe calls it in the thread that the requests need
-                self.ready = False
-                drain = self._settings.drain
-                threading.Thread(target=self._endpoint.close, args=[drain], name="infersdk-kserve-stop").start()
+    def load(self) -> bool:
+        return bool(self.ready)
 
-        def get_input_types(self) -> list[dict[str, Any]]:
-            return [info.fields for info in self._endpoint.inputs]
+    def stop(self) -> None:
+        if self.ready:  # KServe calls it in the thread that the requests need
+            self.ready = False
+            drain = self._settings.drain
+            threading.Thread(target=self._endpoint.close, args=[drain], name="infersdk-kserve-stop").start()
 
-        def get_output_types(self) -> list[dict[str, Any]]:
-            return [info.fields for info in self._endpoint.outputs]
+    def get_input_types(self) -> list[dict[str, Any]]:
+        return [info.fields for info in self._endpoint.inputs]
 
-        async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
-            answer = _answer if isinstance(payload, kserve.InferRequest) else _answer_v1
-            try:
-                with self._endpoint.request() as tally:
-                    if not self.ready:
-                        raise RequestError(f"model {self.name!r} was stopped", Status.UNAVAILABLE)
-                    return await answer(self._endpoint, self._settings, payload, tally)
-            except Exception as error:
-                raise _as_kserve(error, self.name, grpc=getattr(payload, "from_grpc", False)) from None
+    def get_output_types(self) -> list[dict[str, Any]]:
+        return [info.fields for info in self._endpoint.outputs]
 
-    return Predictor
+    async def predict(self, payload: Any, headers: Any = None, response_headers: Any = None) -> Any:
+        answer = _answer if isinstance(payload, kserve.InferRequest) else _answer_v1
+        try:
+            with self._endpoint.request() as tally:
+                if not self.ready:
+                    raise RequestError(f"model {self.name!r} was stopped", Status.UNAVAILABLE)
+                return await answer(self._endpoint, self._settings, payload, tally)
+        except Exception as error:
+            raise _as_kserve(error, self.name, over_grpc=getattr(payload, "from_grpc", False)) from None
 
 
 async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any, tally: RequestTally) -> Any:
     """A request of v2: KServe's `InferRequest`, answered by its `InferResponse`."""
-    from kserve import InferOutput, InferResponse
-
     parameters = _values(payload.parameters)
     binary = bool(parameters.pop("binary_data_output", False))
     deadline, priority = request_timing(parameters, settings.default_deadline)
@@ -137,8 +133,10 @@ async def _answer(endpoint: Endpoint, settings: ServerSettings, payload: Any, ta
         inputs[one.name] = _array(one)
     request = InferRequest(endpoint.name, "", payload.id or "", inputs, wanted or None, parameters, deadline, priority)
     results = await endpoint.infer(request, tally)
-    outputs = [InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in results.items()]
-    return InferResponse(
+    outputs = [
+        kserve.InferOutput(name, list(array.shape), datatype_of(array.dtype), array) for name, array in results.items()
+    ]
+    return kserve.InferResponse(
         payload.id or str(uuid.uuid4()), endpoint.name, outputs, endpoint.version,
         from_grpc=payload.from_grpc, use_binary_outputs=binary, requested_outputs=payload.request_outputs,
     )  # fmt: skip
@@ -185,8 +183,6 @@ def _without(what: str, parameter: str) -> RequestError:
 
 def _array(given: Any) -> npt.NDArray[Any]:
     """The tensor of a `kserve.InferInput`."""
-    from kserve.errors import InvalidInput
-
     parameters = _values(given.parameters)
     if "shared_memory_region" in parameters:
         raise _without(f"input {given.name!r}", "shared_memory_region")
@@ -230,16 +226,11 @@ def _values(parameters: Any) -> dict[str, Any]:
     return values
 
 
-def _as_kserve(error: Exception, name: str, *, grpc: bool) -> Any:
+def _as_kserve(error: Exception, name: str, *, over_grpc: bool) -> Any:
     """What KServe turns into the status of a request that failed."""
-    from kserve.errors import InferenceError, InvalidInput, ModelNotReady
-
     refused = as_request_error(error)
-    if grpc:
-        import grpc as grpcio
-        from grpc_interceptor.exceptions import GrpcException
-
-        return GrpcException(details=refused.message, status_code=getattr(grpcio.StatusCode, refused.status.grpc))
+    if over_grpc:
+        return GrpcException(details=refused.message, status_code=getattr(grpc.StatusCode, refused.status.grpc))
     if refused.status is Status.INVALID:
         return InvalidInput(refused.message)
     if refused.status is Status.UNAVAILABLE:
@@ -251,6 +242,4 @@ def _as_kserve(error: Exception, name: str, *, grpc: bool) -> Any:
 
 async def _answer_refused(request: Any, refused: RequestError) -> Any:
     """The answer over HTTP to a request that failed with a status for which KServe has no exception."""
-    from fastapi.responses import JSONResponse
-
     return JSONResponse({"error": refused.message}, refused.status.http, dict(refused.headers))

@@ -32,7 +32,6 @@ class Admission:
         slots: the capacity of the pipeline.
         queue: the maximum number of waiting rows when a request is admitted.
         name: the model, for messages.
-        clock: gives the time in seconds.
     """
 
     def __init__(self, slots: int, queue: int, name: str, clock: Callable[[], float] = monotonic) -> None:

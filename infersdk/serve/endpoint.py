@@ -39,8 +39,6 @@ class RequestTally:
 
     Attributes:
         came, read: the times of its arrival and of its parsed rows, by `time.monotonic()`.
-        rows: the number of its rows.
-        stages: the stages of its rows.
         gathered: seconds spent on combining the results of the rows.
     """
 

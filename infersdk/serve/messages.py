@@ -87,9 +87,8 @@ class InferRequest:
     Attributes:
         version: empty selects the newest.
         id: the client's id, returned with the response.
-        inputs: by name.
-        outputs: the requested outputs; None is all.
-        parameters: settings of this request.
+        outputs: None is all.
+        parameters: settings of the model for this request.
         deadline: seconds from now within which the model must start the request.
         priority: lower numbers run first; 0 runs last.
     """

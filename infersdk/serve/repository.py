@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from numbers import Real
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from ..pipeline import PipelineSettings
 from .errors import RequestError, Status, retry_after
 from .images import ImageEndpoint
 from .networks import NetworkEndpoint
-from .shadow import Shadow, ShadowShare
+from .shadow import Shadow
 
 if TYPE_CHECKING:
     from ..core.backend import Progress
@@ -380,9 +381,11 @@ def load_endpoint(
 
 
 def _shadow(name: str, table: Mapping[str, Any], second: Any) -> Shadow:
-    """The second model of a table: the same with other fields."""
+    """The second model of a table: the same with other fields, and with `share`."""
     if not isinstance(second, Mapping):
         raise ConfigError(f"models.{name}.shadow is a table, not {second!r}")
     fields, key = {**table, **second}, f"{name}.shadow"
-    share = convert({"share": fields.pop("share")} if "share" in fields else {}, ShadowShare, f"models.{key}")
-    return Shadow(name, create({"models": {key: fields}})[key], share.share)
+    share = fields.pop("share", 0.1)
+    if not isinstance(share, Real) or isinstance(share, bool) or not 0 < float(share) <= 1:
+        raise ConfigError(f"models.{key}: share is a number above 0 and up to 1, not {share!r}")
+    return Shadow(name, create({"models": {key: fields}})[key], float(share))

@@ -14,10 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias
-
-import msgspec
 
 from ..config import read, server_table
 from ..core.files import read_regular
@@ -76,12 +73,7 @@ class Server:
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], **settings: Any) -> None:
         require_packages()
-        table = msgspec.structs.asdict(ServerSettings.of(server_table(read(config))))
-        folder = Path(".") if isinstance(config, Mapping) else Path(config).resolve().parent
-        for name in ("certificate", "private_key"):  # relative to the configuration
-            if table[name] is not None:
-                table[name] = str(folder / table[name])
-        self.settings = ServerSettings.of(table, **settings)
+        self.settings = ServerSettings.of(server_table(read(config)), **settings)
         if self.settings.http_port is None and self.settings.grpc_port is None:
             raise ConfigError("server: http_port and grpc_port are both missing; set one of them")
         if (self.settings.certificate is None) != (self.settings.private_key is None):

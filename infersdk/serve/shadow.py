@@ -9,9 +9,8 @@ import asyncio
 import random
 from collections.abc import Mapping
 from contextvars import Context
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from ..core.text import logger
@@ -22,19 +21,9 @@ if TYPE_CHECKING:
     from ..models import ImageModel
     from ..models.results import Result
 
-__all__ = ["Shadow", "ShadowShare"]
+__all__ = ["Shadow"]
 
 _log = logger("infersdk.serve")
-
-
-class ShadowShare(msgspec.Struct, frozen=True):
-    """Of the table `shadow` of a model. All other fields are those of a model.
-
-    Attributes:
-        share: of the images that the second model gets, from 0 to 1.
-    """
-
-    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
 
 
 class Shadow:
@@ -42,7 +31,7 @@ class Shadow:
 
     Args:
         model: belongs to the shadow, which closes it.
-        share: see `ShadowShare`.
+        share: of the images that the model gets, from 0 to 1.
 
     Attributes:
         outcomes: the number of images that were compared, were dropped because the model was busy, and failed.

@@ -41,14 +41,7 @@ async def all_results(calls: Iterable[Coroutine[Any, Any, _Result]]) -> list[_Re
 
 
 async def within(deadline: float | None, writing: Awaitable[_Result]) -> _Result:
-    """Awaits `writing`, which encodes a result for its client.
-
-    Args:
-        deadline: deadline of the request, in seconds from now.
-
-    Raises:
-        DeadlineExceeded: the result was not encoded before the deadline.
-    """
+    """Awaits `writing`, which encodes a result for its client. Raises DeadlineExceeded after `deadline` seconds."""
     try:
         return await asyncio.wait_for(writing, deadline)
     except asyncio.TimeoutError:

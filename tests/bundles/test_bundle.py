@@ -22,7 +22,7 @@ from bundle_files import parts_of, rewritten
 import infersdk
 from infersdk import bundles, models
 from infersdk.bundles import Bundle, pack, unpack
-from infersdk.bundles.archive import Entry, pieces
+from infersdk.bundles.archive import pieces
 from infersdk.bundles.loading import GoldenSamples
 from infersdk.bundles.manifest import Part
 from infersdk.bundles.sealing import Sealer
@@ -567,8 +567,7 @@ def test_deep_nesting(plain: Path, tmp_path: Path) -> None:
     """Of the manifest, and of the golden samples."""
     path, deep = tmp_path / "x.infer", b"[" * 100_000
     for manifest in (deep, b'{"format": 1, "name": ' + deep):
-        entry = Entry.of("bundle.json", manifest)
-        (_, head), (_, end) = pieces([entry])
+        (_, head), (_, end) = pieces({"bundle.json": Part.of(manifest)})
         path.write_bytes(head + manifest + end)
         with pytest.raises(BundleFormatError, match="its manifest is damaged"):
             Bundle(path)
@@ -601,7 +600,7 @@ def test_too_many_parts(plain: Path, tmp_path: Path) -> None:
         rewritten(plain, path, parts)
     listed = {name: Part.of(data) for name, data in parts.items()}
     head = msgspec.structs.replace(Bundle(plain).manifest, parts=listed).encoded()
-    (_, header), (_, end) = pieces([Entry.of("bundle.json", head)])
+    (_, header), (_, end) = pieces({"bundle.json": Part.of(head)})
     path.write_bytes(header + head + end)
     with pytest.raises(BundleFormatError, match=r"x\.infer': .*at most 65,535 entries, not 65,536"):
         Bundle(path)

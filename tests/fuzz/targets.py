@@ -336,7 +336,7 @@ def bundles(rng: random.Random) -> bool:
     import msgspec
 
     from infersdk.bundles import Bundle
-    from infersdk.bundles.archive import Entry, pieces
+    from infersdk.bundles.archive import pieces
     from infersdk.bundles.golden import Golden
     from infersdk.bundles.manifest import Manifest, Part
     from infersdk.bundles.packing import write_bundle
@@ -351,10 +351,9 @@ def bundles(rng: random.Random) -> bool:
         head = mutate_text(rng, bundle.manifest.encoded(), _JSON_TOKENS, [])
         with contextlib.suppress(InferSDKError):
             parts = {name: parts.get(name, b"") for name in Manifest.decoded(head).parts}
-        contents = [head, *parts.values()]
-        entries = [Entry.of(name, one) for name, one in zip(["bundle.json", *parts], contents, strict=True)]
-        layout = [piece for _, piece in pieces(entries)]
-        content = b"".join([*(a + b for a, b in zip(layout, contents, strict=False)), layout[-1]])
+        contents = {"bundle.json": head, **parts}
+        layout = [piece for _, piece in pieces({name: Part.of(one) for name, one in contents.items()})]
+        content = b"".join([*(a + b for a, b in zip(layout, contents.values(), strict=False)), layout[-1]])
     else:
         parts = {name: mutate(rng, part, others) for name, part in parts.items()}
         listed = {name: Part.of(part) for name, part in parts.items()}

@@ -22,10 +22,10 @@ from waiting import free_port, until
 
 import infersdk
 from infersdk.data import DETECTOR
-from infersdk.integrations.kserve import predictor
 
 kserve: Any = pytest.importorskip("kserve", reason='the tests of KServe need it: pip install "infersdk[kserve]"')
 triton: Any = pytest.importorskip("tritonclient.http", exc_type=ImportError)
+from infersdk.integrations.kserve import predictor  # noqa: E402 - behind the check
 
 PROGRAM = """
 import json, sys

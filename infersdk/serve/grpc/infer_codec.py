@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,11 +172,11 @@ def _parameter_values(parameters: Any) -> dict[str, Any]:
     return values
 
 
-def response_message(response: InferResponse, parameters: Mapping[str, bool]) -> Any:
-    """Encodes a response with these parameters as `ModelInferResponse`."""
+def response_message(response: InferResponse, *, marks_end: bool) -> Any:
+    """A response as `ModelInferResponse`, perhaps with the parameter `triton_final_response`."""
     message = service_pb2.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
-    for name, value in parameters.items():
-        message.parameters[name].bool_param = value
+    if marks_end:
+        message.parameters["triton_final_response"].bool_param = True
     for name, array in response.outputs.items():
         message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
         # Clients find contents by position, so an output in shared memory has empty contents.

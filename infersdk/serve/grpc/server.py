@@ -50,10 +50,8 @@ async def open_grpc(
     tracing: Tracing | None,
     max_connections: int,
 ) -> tuple[int, Callable[[], Awaitable[None]]]:
-    """Opens the port. Returns its number, and a function that closes it after the running calls.
-
-    Args:
-        max_connections: maximum open connections; further ones are closed.
+    """Opens the port. Returns its number, and a function that closes it after the running calls. Connections beyond
+    `max_connections` are closed.
 
     Raises:
         ConfigError: the port cannot be opened.
@@ -157,13 +155,9 @@ class _Calls:
             # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
             "/grpc.health.v1.Health/Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health)),
         }
-        described = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
         for name, call in _other_calls(self._service).items():
-            method = described[name]
-            handler = _decoded(
-                getattr(service_pb2, method.input_type.name), getattr(service_pb2, method.output_type.name), call
-            )
-            methods[f"/{_SERVICE}/{name}"] = grpc.unary_unary_rpc_method_handler(self._wrap(name, handler))
+            handler = self._wrap(name, _decoded(name, call))
+            methods[f"/{_SERVICE}/{name}"] = grpc.unary_unary_rpc_method_handler(handler)
         return methods
 
     async def _health(self, request: bytes) -> bytes:
@@ -191,16 +185,14 @@ class _Calls:
         """The encoded response to an encoded request.
 
         Args:
-            remaining: seconds until the deadline of the call.
             notes: gets fields of the access log.
             wrap: converts the `ModelInferResponse` to the message to send.
         """
         large = len(message) > _QUICK_NBYTES
         request, marks_end = await in_worker(read_request, message, self._service, remaining, when=large)
         notes |= request.notes
-        final = {"triton_final_response": True} if marks_end else {}
         async with self._service.infer(request) as response:
-            encoded: bytes = wrap(response_message(response, final)).SerializeToString()
+            encoded: bytes = wrap(response_message(response, marks_end=marks_end)).SerializeToString()
         notes["sent"] = len(encoded)
         return encoded
 
@@ -284,10 +276,9 @@ class _Calls:
         return encoded
 
 
-def _decoded(
-    request_class: Any, response_class: Any, call: Callable[[Any], _Fields | Awaitable[None]]
-) -> Callable[[bytes], Awaitable[bytes]]:
+def _decoded(name: str, call: Callable[[Any], _Fields | Awaitable[None]]) -> Callable[[bytes], Awaitable[bytes]]:
     """Decodes the request and encodes the response; gRPC would respond to damaged messages with an exception's text."""
+    request_class, response_class = (getattr(service_pb2, name + kind) for kind in ("Request", "Response"))
 
     async def run(message: bytes) -> bytes:
         if len(message) > _QUICK_NBYTES:
@@ -297,7 +288,7 @@ def _decoded(
         try:
             request = request_class.FromString(message)
         except DecodeError:
-            raise RequestError(f"the message is not an encoded {request_class.DESCRIPTOR.name}") from None
+            raise RequestError(f"the message is not an encoded {name}Request") from None
         fields = call(request)
         if isinstance(fields, Awaitable):
             await fields

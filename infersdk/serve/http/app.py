@@ -39,12 +39,7 @@ def route(method: str, pattern: str, handler: Callable[..., Any]) -> Route:
 
 
 class Application:
-    """The HTTP interface of a server.
-
-    Args:
-        routes: routes besides those of the protocol.
-        tracing: creates spans of inference requests.
-    """
+    """The HTTP interface of a server: the routes of the protocol, and the given ones."""
 
     def __init__(
         self,
@@ -52,7 +47,7 @@ class Application:
         authentication: Authentication,
         log: AccessLog,
         routes: list[Route],
-        tracing: Tracing | None = None,
+        tracing: Tracing | None,
     ) -> None:
         self._tracing = tracing
         self._service, self._authentication, self._log = service, authentication, log

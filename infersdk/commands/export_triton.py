@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from ..integrations.triton import export
-from ..serve.server import require_packages
 from .common import print_text
 
 DESCRIPTION = (
@@ -22,7 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    require_packages()
     for name in export(arguments.config, arguments.output):
         print_text(str(arguments.output / name))
     return 0

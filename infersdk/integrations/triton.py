@@ -30,6 +30,7 @@ from ..serve.images import ENCODED, PIXELS
 from ..serve.networks import tensor_info
 from ..serve.repository import newest_table, served_tables
 from ..serve.result_tensors import ResultTensors
+from ..serve.server import require_packages
 from ..serve.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -60,10 +61,12 @@ def export(config: str | os.PathLike[str] | Mapping[str, Any], folder: str | os.
         folder: of the repository; an exported model that is there already is replaced, when the new one is complete.
 
     Raises:
+        BackendUnavailableError: packages of the extra `serve` are missing.
         ConfigError: a model that Triton cannot serve, or a wrong configuration.
         BackendError, ModelError: what loading raises.
         OutputError: the folder cannot be made, or has another file or folder with the name of a model.
     """
+    require_packages()
     tables = served_tables(config)
     inputs = {*_texts(tables), *([] if isinstance(config, Mapping) else [os.fspath(config)])}
     newest = {name: newest_table(name, table) for name, table in tables.items()}

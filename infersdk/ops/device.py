@@ -130,6 +130,16 @@ class DeviceDetectionDecoder(Handle):
         """A tensor for the results of `n` images: `(n, row.itemsize)` bytes, on the host and the device."""
         return Tensor((n, self.row.itemsize), "uint8", self.device)
 
+    def check_run(self, output: Tensor, block: Tensor, n: int) -> None:
+        """Raises ShapeError unless `output` and `block` can be those of a run of `n` images or more."""
+        if output.dtype != self.dtype or output.shape[1:] != self.shape or len(output) < n:
+            raise ShapeError(f"the outputs are {output.dtype} of {output.shape}; they must be those of the decoder")
+        if block.dtype != np.uint8 or block.shape[1:] != (self.row.itemsize,) or len(block) < n:
+            raise ShapeError(
+                f"the block is {block.dtype} of {block.shape}; {n} images need uint8 of ({n}, {self.row.itemsize}), "
+                "as block() of the decoder creates it"
+            )
+
     def run(
         self, output: Tensor | int, geometries: Sequence[Geometry], block: Tensor, *, stream: Stream | None = None
     ) -> Tensor:
@@ -213,8 +223,7 @@ class DeviceOrientedBoxes:
         """
         if n > self._max_batch:
             raise InputError(f"{n} images do not fit the {self._max_batch} that the boxes were created for")
-        if output.dtype != self._decoder.dtype or output.shape[1:] != self._decoder.shape or len(output) < n:
-            raise ShapeError(f"the outputs are {output.dtype} of {output.shape}; they must be those of the decoder")
+        self._decoder.check_run(output, candidates, n)
         self._block.resize((n, self.row.itemsize))
         queue = stream or default_stream(self._decoder.device)
 

@@ -80,6 +80,7 @@ def preprocess_batch(
     Raises:
         ShapeError: A geometry was made for another size, the canvases differ, or `out` is too small.
         DTypeError: `out` has not the type of the transform.
+        InputError: A view is of an array on the host, or `out` has no device side.
         DeviceUnavailableError: The device does not exist, or the build is CPU-only.
     """
     if len(views) != len(geometries):
@@ -87,6 +88,8 @@ def preprocess_batch(
     if out.dtype != transform.dtype:
         raise DTypeError(f"out is {out.dtype}; the transform gives {transform.dtype}")
     _check_on_device(out)
+    if on_host := next((view for view in views if not view.on_device), None):
+        raise InputError(f"{on_host!r} is on the host; copy the image to {out.device} and use device_image_view()")
     images = ffi.new("ifs_image[]", [image._c[0] for image in views])
     geometries_c = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
     whole = bool(geometries) and out.nbytes == len(views) * lib.ifs_preprocess_nbytes(geometries_c, transform._c)

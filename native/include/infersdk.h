@@ -747,7 +747,8 @@ void ifs_cuda_graph_destroy(ifs_cuda_graph *graph);
  * stream, waits for the work that was queued on `stream` by then.
  *
  * So the head is true while copies run: the host side is not written while it is being copied, and not read before its
- * copy has arrived. A stream of another device is ERR_INVALID_ARGUMENT.
+ * copy has arrived. A stream of another device is ERR_INVALID_ARGUMENT, and so is a copy that is due while its stream
+ * is captured.
  */
 
 /* Queues the copy to the host on `stream`, after the work that writes the device side. A later access on the host waits

@@ -220,6 +220,18 @@ class TestOnDevice:
         tensor.device_ptr(write=True, stream=stream)  # the tensor does not know what the graph writes
         assert tensor.numpy().tolist() == [8.0] * 8
 
+    def test_copies_that_are_due_in_a_graph_are_refused(self) -> None:
+        tensor, stream = Tensor((8,), "float32", "cuda:0"), Stream()
+        tensor.numpy(writable=True)[:] = 3
+        with pytest.raises(InputError, match="32 bytes between host and device is due while its stream is captured"):
+            CudaGraph(stream, lambda: tensor.device_ptr(stream=stream))
+        assert tensor.head is Head.HOST
+        assert tensor.device_ptr(write=True, stream=stream)
+        with pytest.raises(InputError, match="fetch it after the launch"):
+            CudaGraph(stream, lambda: tensor.fetch(stream))
+        assert tensor.head is Head.DEVICE
+        assert tensor.numpy().tolist() == [3.0] * 8
+
     def test_pinned_arrays(self) -> None:
         array = pinned_empty((100, 100, 3))
         assert is_page_locked(array)

@@ -164,6 +164,34 @@ static void freed_in_a_capture(void) {
     ifs_stream_destroy(stream);
 }
 
+/* A copy that is due in a capture is refused, and the memory is none the worse for it. */
+static void copies_in_a_capture(void) {
+    late_queue queue = {.end = &queue.first, .captures = true};
+    ifs_stream *stream;
+    ifs_memory *memory;
+    void *data;
+    CHECK(ifs_stream_wrap(0, &queue, &stream) == IFS_OK);
+    CHECK(ifs_memory_create(0, &memory) == IFS_OK && ifs_memory_resize(memory, 100) == IFS_OK);
+    CHECK(ifs_memory_host_ptr(memory, IFS_WRITE, &data) == IFS_OK);
+    fill(data, 100, 3);
+    CHECK(ifs_memory_device_ptr(memory, IFS_READ, stream, &data) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(strstr(ifs_last_error(), "a copy of 100 bytes between host and device is due while its stream is captured"));
+    CHECK(ifs_memory_head(memory) == IFS_HEAD_HOST && queue.queued == 0);
+    queue.captures = false;
+    CHECK(ifs_memory_device_ptr(memory, IFS_READ_WRITE, NULL, &data) == IFS_OK);
+    expect(data, 100, 3);
+    fill(data, 100, 4);
+    queue.captures = true;
+    CHECK(ifs_memory_fetch(memory, stream) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_memory_resize(memory, 1000) == IFS_ERR_DEVICE && ifs_memory_nbytes(memory) == 100); /* it cannot wait */
+    CHECK(ifs_memory_head(memory) == IFS_HEAD_DEVICE && queue.queued == 0);
+    queue.captures = false;
+    CHECK(ifs_memory_host_ptr(memory, IFS_READ, &data) == IFS_OK);
+    expect(data, 100, 4);
+    ifs_memory_destroy(memory);
+    ifs_stream_destroy(stream);
+}
+
 /* A copy between overlapping views runs on the host; on a stream it is refused. */
 static void overlapping_views(void) {
     late_queue queue = {.end = &queue.first};
@@ -202,6 +230,7 @@ int main(int argc, char **argv) {
         return 2;
     a_stream_of_another_device();
     freed_in_a_capture();
+    copies_in_a_capture();
     overlapping_views();
     random_orders(strtoul(argv[1], NULL, 10));
     ifs_memory_stats stats;

@@ -755,10 +755,10 @@ void ifs_cuda_graph_destroy(ifs_cuda_graph *graph);
  * for this copy alone, not for work that is queued after it. ERR_INVALID_ARGUMENT if `stream` is NULL. */
 ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream);
 
-/* The address of the device side for another library: up to date, and from now on the newer side. `stream`, the
- * library's own, waits for the work that is queued for the tensor; the host does not. The library itself orders its
- * work, and whatever follows that work. */
-ifs_status ifs_tensor_lend(ifs_tensor *tensor, ifs_stream *stream, void **out);
+/* The address of the device side for another library: up to date, and from now on the newer side; and a hold on its
+ * block. `stream`, the library's own, waits for the work that is queued for the tensor; the host does not. The library
+ * itself orders its work, and whatever follows that work. */
+ifs_status ifs_tensor_lend(ifs_tensor *tensor, ifs_stream *stream, void **out, ifs_block **block);
 
 /* 1 if a host address is in page-locked memory that is registered with CUDA, else 0. */
 int32_t ifs_is_page_locked(const void *address);

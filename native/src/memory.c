@@ -450,18 +450,24 @@ ifs_status ifs__memory_access(ifs_memory *memory, int32_t side, int32_t access, 
     LOCKED(memory, access_range(memory, side, access, offset, nbytes, stream, out, hold));
 }
 
-static ifs_status lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out) {
+static ifs_status lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out,
+                       ifs_block **hold) {
     ifs_stream *last = memory->last_stream;
     IFS__TRY(check_stream(memory, stream));
-    IFS__TRY(access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, last, out, NULL));
+    IFS__TRY(access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, last, out, hold));
     if (!last || ifs_stream_native(last) == ifs_stream_native(stream))
         return IFS_OK;
-    IFS__TRY(record(memory, &memory->order, last));
-    return ifs_stream_wait(stream, memory->order);
+    ifs_status status = record(memory, &memory->order, last);
+    if (status == IFS_OK)
+        status = ifs_stream_wait(stream, memory->order);
+    if (status != IFS_OK)
+        ifs_block_release(*hold);
+    return status;
 }
 
-ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out) {
-    LOCKED(memory, lend(memory, offset, nbytes, stream, out));
+ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out,
+                            ifs_block **hold) {
+    LOCKED(memory, lend(memory, offset, nbytes, stream, out, hold));
 }
 
 ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {

@@ -225,6 +225,43 @@ static void overlapping_views(void) {
     ifs_stream_destroy(stream);
 }
 
+static ifs_tensor *owner;
+
+static void grow(void) {
+    late_before_copy = NULL;
+    CHECK(ifs_tensor_resize(owner, 1, (int64_t[]){4 * ifs_tensor_dims(owner)[0]}) == IFS_OK);
+}
+
+/* A tensor grows while another thread copies from a view of it, or while a library uses its memory. */
+static void growth_beside_a_copy(void) {
+    late_queue queue = {.end = &queue.first};
+    ifs_stream *stream;
+    ifs_tensor *view, *target;
+    ifs_block *block;
+    void *data;
+    CHECK(ifs_stream_wrap(0, &queue, &stream) == IFS_OK);
+    CHECK(ifs_tensor_create(IFS_UINT8, 1, (int64_t[]){200}, 0, &owner) == IFS_OK);
+    CHECK(ifs_tensor_create(IFS_UINT8, 1, (int64_t[]){80}, 0, &target) == IFS_OK);
+    CHECK(ifs_tensor_slice(owner, 0, 80, &view) == IFS_OK);
+    CHECK(ifs_tensor_device_ptr(owner, IFS_WRITE, NULL, &data) == IFS_OK);
+    fill(data, 200, 3);
+    late_awaited = &queue;
+    late_before_copy = grow;
+    CHECK(ifs_tensor_copy_on(target, view, stream) == IFS_OK && !late_before_copy);
+    CHECK(ifs_tensor_host_ptr(target, IFS_READ, &data) == IFS_OK);
+    expect(data, 80, 3);
+    CHECK(ifs_tensor_device_ptr(owner, IFS_WRITE, stream, &data) == IFS_OK);
+    CHECK(ifs_tensor_lend(view, stream, &data, &block) == IFS_OK);
+    grow();
+    fill(data, 80, 5); /* held */
+    ifs_block_release(block);
+    late_awaited = NULL;
+    ifs_tensor_destroy(owner);
+    ifs_tensor_destroy(view);
+    ifs_tensor_destroy(target);
+    ifs_stream_destroy(stream);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2)
         return 2;
@@ -232,6 +269,7 @@ int main(int argc, char **argv) {
     freed_in_a_capture();
     copies_in_a_capture();
     overlapping_views();
+    growth_beside_a_copy();
     random_orders(strtoul(argv[1], NULL, 10));
     ifs_memory_stats stats;
     ifs_get_memory_stats(&stats);

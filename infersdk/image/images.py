@@ -368,7 +368,8 @@ class DeviceImage:
         if self._decoded is not None:
             pixels = self._decoded.to_host()
         else:
-            pixels = Tensor.from_dlpack(self._source).numpy().copy()
+            shared = self.upload
+            pixels = (Tensor.from_dlpack(self._source).numpy() if shared is None else shared.pixels).copy()
         image = HostImage(
             pixels.reshape(pixels.shape[:2]) if self.format == "nv12" else pixels, self.format, self.decoder
         )

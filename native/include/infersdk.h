@@ -792,7 +792,8 @@ ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geomet
  * the rows that ifs_geometry_rows returns, but all rows of NV12, and pairs of rows only of dense images.
  *
  * An image in page-locked memory is copied from its own memory, and must stay there until the copy is done. All other
- * images go piece by piece through `staging`, which is page-locked and has `nbytes` bytes as `device_ptr` does.
+ * images go piece by piece through `staging`, which is page-locked and has `nbytes` bytes as `device_ptr` does. It may
+ * be NULL if there are no such images.
  * `out_images` gets the images on the device, and `out_geometries` their geometries.
  */
 ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,

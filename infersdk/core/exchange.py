@@ -219,14 +219,12 @@ def lend_dlpack(
             the legacy default stream; -1 asks for no waiting.
         lender: Kept until the consumer is done.
     """
-    at = out("void *")
+    at, block = out("void *"), out("ifs_block *")
     if stream == -1:
-        check(lib.ifs_tensor_device_ptr(tensor, lib.IFS_READ_WRITE, ffi.NULL, at))
+        check(lib.ifs_tensor_hold(tensor, lib.IFS_SIDE_DEVICE, lib.IFS_READ_WRITE, at, block))
     else:
         theirs = Stream.wrap(1 if stream is None else stream, Device("cuda", ordinal))
-        check(lib.held_ifs_tensor_lend(tensor, theirs._open, at))
-    memory = lib.held_ifs_tensor_memory(tensor)
-    block = returned("ifs_block *", lib.held_ifs_memory_hold, memory, lib.IFS_SIDE_DEVICE)
+        check(lib.ifs_tensor_lend(tensor, theirs._open, at, block))
     managed, dims = ffi.new("DLManagedTensor *"), ffi.new("int64_t[]", list(shape) or [0])
     exported = managed.dl_tensor
     exported.data, exported.shape, exported.ndim = at[0], dims, len(shape)
@@ -234,5 +232,5 @@ def lend_dlpack(
     exported.dtype.code, exported.dtype.bits, exported.dtype.lanes = _KINDS[dtype.kind], dtype.itemsize * 8, 1
     managed.deleter = lib.ifs_py_dlpack_release
     key = address(managed)
-    _lent[key] = managed, dims, ffi.gc(block, lib.ifs_block_release), lender
+    _lent[key] = managed, dims, ffi.gc(block[0], lib.ifs_block_release), lender
     return _new_capsule(key, b"dltensor", ctypes.cast(_drop_capsule, ctypes.c_void_p))

@@ -151,6 +151,9 @@ class CudaGraph(Handle):
         queue: Queues the work on it, and waits for nothing.
 
     A graph keeps the addresses that it was captured with. When one of them changes, capture a new graph.
+
+    A copy between host and device is not captured: if one is due, `device_ptr()` and `fetch()` raise InputError. Access
+    tensors on the device before the capture, and fetch them after the launch.
     """
 
     def __init__(self, stream: Stream, queue: Callable[[], object]) -> None:

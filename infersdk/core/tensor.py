@@ -307,7 +307,9 @@ class Tensor(Handle):
         """Queues the copy to the host on `stream` if the device is newer. A later access on the host waits for it."""
         handle, queue = self._open, stream._open  # kept until the memory, which the handle owns, is used no more
         if lib.held_ifs_tensor_head(handle) == lib.IFS_HEAD_DEVICE:  # else its memory stays with the stream it has
-            check(lib.held_ifs_memory_fetch(lib.held_ifs_tensor_memory(handle), queue))
+            borrowed = self._lender is not None  # a copy to memory that is not page-locked waits
+            fetch = lib.ifs_memory_fetch if borrowed else lib.held_ifs_memory_fetch
+            check(fetch(lib.held_ifs_tensor_memory(handle), queue))
             self._shared.stream = stream
 
     @property

@@ -140,7 +140,7 @@ def as_numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = N
     try:
         array = np.asarray(values)
         if array.dtype.kind not in "cmMSU":  # of which NumPy makes real numbers too
-            array = np.asarray(array, dtype)
+            array = np.require(array, dtype, "A")  # the core reads no others
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
     if array.dtype.kind not in "biuf":

@@ -117,6 +117,12 @@ class ImageBatch:
         """The bytes that `upload` copies to a device."""
         return int(returned("size_t", lib.held_ifs_upload_nbytes, self._images, self._geometries, len(self._keep)))
 
+    @property
+    def needs_staging(self) -> bool:
+        """Whether an image is not in page-locked memory, so that `upload` copies it through `staging`."""
+        planes = (plane for image in self._images[0 : len(self._keep)] for plane in (image.data, image.uv) if plane)
+        return not all(map(lib.held_ifs_is_page_locked, planes))
+
     def upload(self, staging: int, device: int, nbytes: int, stream: Stream, *, workers: Workers | None = None) -> None:
         """Queues copies of the images to the address `device`. Images that are not page-locked go through `staging`.
 
@@ -124,7 +130,8 @@ class ImageBatch:
         For a height of 360 of 1080 it copies every third row.
 
         Args:
-            staging: an address in page-locked memory of `nbytes` bytes, as `device` has them.
+            staging: an address in page-locked memory of `nbytes` bytes, as `device` has them; 0 is allowed unless
+                `needs_staging`.
         """
         pool = ffi.NULL if workers is None else workers._open
         images = self._images, self._geometries, len(self._keep)

@@ -42,12 +42,13 @@ _MAX_SIDE = 2**20
 class ImageView:
     """An image as the core reads it, from `image_view`. It shares the memory of the array and keeps it alive."""
 
-    __slots__ = ("_c", "_keep", "format")
+    __slots__ = ("_c", "_keep", "format", "on_device")
 
-    def __init__(self, c: Any, keep: tuple[Any, ...], format: PixelFormat) -> None:
+    def __init__(self, c: Any, keep: tuple[Any, ...], format: PixelFormat, on_device: bool = False) -> None:
         self._c = c
         self._keep = keep
         self.format = format
+        self.on_device = on_device
 
     @property
     def width(self) -> int:
@@ -117,9 +118,11 @@ def image_view(
     Raises:
         DTypeError: The array is not uint8.
         ShapeError: The shape is not that of an image of this format.
-        InputError: It is not an array, the format is unknown, or `uv` is given for another format.
+        InputError: It is no array, or a view on a device; the format is unknown; or `uv` is given for another format.
     """
     if isinstance(array, ImageView):
+        if array.on_device:
+            raise InputError(f"{array!r} is on a device, but the image is read on the host; pass an array")
         return array
     if not isinstance(array, np.ndarray):
         raise InputError(f"an image is a uint8 ndarray, not {type(array).__name__}; convert it by np.asarray")
@@ -182,7 +185,7 @@ def device_image_view(
     uv_stride: int | None = None,
     lender: object = None,
 ) -> ImageView:
-    """An image on a device, for `preprocess_batch`. Functions of the host must not get it.
+    """An image on a device, for `preprocess_batch`. Functions of the host raise InputError for it.
 
     Args:
         address: The address of its first pixel.
@@ -203,7 +206,7 @@ def device_image_view(
         c.uv_stride = c.stride if uv_stride is None else uv_stride
     elif uv is not None:
         raise InputError(f"uv is for format='nv12'; this image is {format!r}")
-    return ImageView(c, (lender,), format)
+    return ImageView(c, (lender,), format, on_device=True)
 
 
 class HostImage(NamedTuple):
@@ -365,7 +368,8 @@ class DeviceImage:
         if self._decoded is not None:
             pixels = self._decoded.to_host()
         else:
-            pixels = Tensor.from_dlpack(self._source).numpy().copy()
+            shared = self.upload
+            pixels = (Tensor.from_dlpack(self._source).numpy() if shared is None else shared.pixels).copy()
         image = HostImage(
             pixels.reshape(pixels.shape[:2]) if self.format == "nv12" else pixels, self.format, self.decoder
         )

@@ -82,15 +82,14 @@ class Kernel:
         threads: threads of a block.
         options: arguments of nvcc.
 
-    PyCUDA launches only on its own streams, so each kernel has one. Events order its work with other streams.
+    PyCUDA launches only on its own streams, so each kernel has one, on the device of the current context. Events order
+    its work with other streams.
     """
 
     def __init__(self, source: str, name: str, *, threads: int = 256, options: list[str] | None = None) -> None:
         self._module = compiler.SourceModule(source, options=options, no_extern_c='extern "C"' in source)
         self._function = self._module.get_function(name)
         self._theirs = cuda.Stream()
-        self._ours = as_stream(self._theirs)
-        self._before, self._after = Event(), Event()
         self.threads = threads
 
     def __call__(self, *arguments: Any, stream: Stream, grid: int | tuple[int, ...] | None = None) -> None:
@@ -106,10 +105,9 @@ class Kernel:
             if first is None:
                 raise InputError("without a tensor among the arguments the grid has to be given")
             grid = max(1, -(-first.size // self.threads))  # CUDA refuses a grid without blocks
-        self._ours.wait(self._before.record(stream))
-        native = [
-            np.uintp(a.device_ptr(write=True, stream=self._ours)) if isinstance(a, Tensor) else a for a in arguments
-        ]
+        ours = as_stream(self._theirs, stream.device)
+        ours.wait(Event(stream.device).record(stream))  # each call has its own events: threads may share the kernel
+        native = [np.uintp(a.device_ptr(write=True, stream=ours)) if isinstance(a, Tensor) else a for a in arguments]
         blocks = (grid, 1) if isinstance(grid, int) else grid
         self._function(*native, block=(self.threads, 1, 1), grid=blocks, stream=self._theirs)
-        stream.wait(self._after.record(self._ours))
+        stream.wait(Event(stream.device).record(ours))

@@ -106,6 +106,8 @@ class _Decoder(Handle):
             raise DTypeError(f"{name} is {array.dtype}, but the decoder was made for {self.dtype}")
         if array.shape not in shapes:
             raise ShapeError(f"{name} has shape {array.shape}, but the decoder was made for {shapes[0]}")
+        if not array.flags.aligned:
+            raise InputError(f"{name} is not aligned to its elements; pass it through np.array()")
         try:
             return ffi.from_buffer(array)
         except ValueError:  # what NumPy raises for any other order
@@ -367,7 +369,7 @@ def _weights(index: int, level: GridLevel, channels: int) -> tuple[int, Any, Any
         if array is not None and array.dtype != np.float32:
             raise DTypeError(f"levels[{index}].{name} is {array.dtype}; it must be float32")
     first, second = (
-        ffi.NULL if array is None else ffi.from_buffer("float[]", np.ascontiguousarray(array))
+        ffi.NULL if array is None else ffi.from_buffer("float[]", np.require(array, requirements=["C", "A"]))
         for array in (weights, bias)
     )
     return weights.shape[1], first, second

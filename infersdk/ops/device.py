@@ -80,6 +80,7 @@ def preprocess_batch(
     Raises:
         ShapeError: A geometry was made for another size, the canvases differ, or `out` is too small.
         DTypeError: `out` has not the type of the transform.
+        InputError: A view is of an array on the host, or `out` has no device side.
         DeviceUnavailableError: The device does not exist, or the build is CPU-only.
     """
     if len(views) != len(geometries):
@@ -87,6 +88,8 @@ def preprocess_batch(
     if out.dtype != transform.dtype:
         raise DTypeError(f"out is {out.dtype}; the transform gives {transform.dtype}")
     _check_on_device(out)
+    if on_host := next((view for view in views if not view.on_device), None):
+        raise InputError(f"{on_host!r} is on the host; copy the image to {out.device} and use device_image_view()")
     images = ffi.new("ifs_image[]", [image._c[0] for image in views])
     geometries_c = ffi.new("ifs_geometry[]", [geometry._c[0] for geometry in geometries])
     whole = bool(geometries) and out.nbytes == len(views) * lib.ifs_preprocess_nbytes(geometries_c, transform._c)
@@ -129,6 +132,16 @@ class DeviceDetectionDecoder(Handle):
     def block(self, n: int) -> Tensor:
         """A tensor for the results of `n` images: `(n, row.itemsize)` bytes, on the host and the device."""
         return Tensor((n, self.row.itemsize), "uint8", self.device)
+
+    def check_run(self, output: Tensor, block: Tensor, n: int) -> None:
+        """Raises ShapeError unless `output` and `block` can be those of a run of `n` images or more."""
+        if output.dtype != self.dtype or output.shape[1:] != self.shape or len(output) < n:
+            raise ShapeError(f"the outputs are {output.dtype} of {output.shape}; they must be those of the decoder")
+        if block.dtype != np.uint8 or block.shape[1:] != (self.row.itemsize,) or len(block) < n:
+            raise ShapeError(
+                f"the block is {block.dtype} of {block.shape}; {n} images need uint8 of ({n}, {self.row.itemsize}), "
+                "as block() of the decoder creates it"
+            )
 
     def run(
         self, output: Tensor | int, geometries: Sequence[Geometry], block: Tensor, *, stream: Stream | None = None
@@ -213,8 +226,7 @@ class DeviceOrientedBoxes:
         """
         if n > self._max_batch:
             raise InputError(f"{n} images do not fit the {self._max_batch} that the boxes were created for")
-        if output.dtype != self._decoder.dtype or output.shape[1:] != self._decoder.shape or len(output) < n:
-            raise ShapeError(f"the outputs are {output.dtype} of {output.shape}; they must be those of the decoder")
+        self._decoder.check_run(output, candidates, n)
         self._block.resize((n, self.row.itemsize))
         queue = stream or default_stream(self._decoder.device)
 

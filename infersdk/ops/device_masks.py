@@ -76,8 +76,7 @@ class DeviceMasks:
             raise InputError(f"{n} images do not fit the {self._needed.shape[0]} that the masks were created for")
         if prototypes.ndim != 4 or len(prototypes) < n:
             raise ShapeError(f"prototypes have shape {prototypes.shape}; use ({n}, coefficients, height, width)")
-        if output.dtype != self._decoder.dtype or output.shape[1:] != self._decoder.shape or len(output) < n:
-            raise ShapeError(f"the outputs are {output.dtype} of {output.shape}; they must be those of the decoder")
+        self._decoder.check_run(output, block, n)
         params = ffi.new("ifs_mask_params *")
         params.dtype = float_code("prototypes are", prototypes.dtype)
         _, params.num_coefficients, params.height, params.width = prototypes.shape

@@ -132,8 +132,8 @@ def assemble_masks(
     prototypes = as_array(prototypes)
     if prototypes.ndim != 3:
         raise ShapeError(f"prototypes have shape {prototypes.shape}; use (coefficients, height, width)")
-    if not prototypes.flags.c_contiguous:
-        raise InputError("prototypes are not in C order; pass np.ascontiguousarray(prototypes)")
+    if not (prototypes.flags.c_contiguous and prototypes.flags.aligned):
+        raise InputError('prototypes are not in C order, or not aligned; pass np.array(prototypes, order="C")')
     boxes = _as_detections(detections)
     n, num = len(boxes), prototypes.shape[0]
     factors = np.ascontiguousarray(as_numbers("coefficients", coefficients, np.float32))
@@ -160,7 +160,7 @@ def _as_detections(detections: npt.NDArray[Any]) -> npt.NDArray[np.void]:
     if result.dtype == DETECTION:
         if result.ndim != 1:
             raise ShapeError(f"detections have shape {result.shape}; use (n,)")
-        return np.ascontiguousarray(result)
+        return np.array(result, order="C")  # to NumPy, structures are always aligned
     if result.dtype.kind not in "fiu" or result.ndim != 2 or result.shape[1] != 4:
         raise ShapeError(
             f"detections are {result.dtype} of shape {result.shape}; use (n,) of DETECTION or (n, 4) of boxes"

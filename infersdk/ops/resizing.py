@@ -98,7 +98,7 @@ def resize_map(
     values = as_array(values)
     if values.ndim != 2 or 0 in values.shape:
         raise ShapeError(f"the map has shape {values.shape}; use (height, width)")
-    values = np.ascontiguousarray(values)
+    values = np.require(values, requirements=["C", "A"])
     params = ffi.new("ifs_float_map_params *")
     params.dtype, params.filter = float_code("the map is", values.dtype), code
     params.height, params.width = values.shape

@@ -112,7 +112,7 @@ def _int32_classes(class_ids: npt.ArrayLike, n: int) -> npt.NDArray[np.int32]:
         if n and (ids.dtype.kind not in "iu" or ids.max() > 2**31 - 1 or ids.min() < -(2**31)):
             raise DTypeError(f"class_ids are {ids.dtype}; they must be integers that fit 32 bits")
         ids = ids.astype(np.int32)
-    return np.ascontiguousarray(ids)
+    return np.require(ids, requirements=["C", "A"])
 
 
 def _suppress(

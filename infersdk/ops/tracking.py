@@ -52,7 +52,7 @@ def assign(costs: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
     if costs.dtype != np.float32:
         raise DTypeError(f"costs are {costs.dtype}; use float32")
     columns = np.empty(len(costs), np.int32)
-    source = ffi.from_buffer("float[]", np.ascontiguousarray(costs))
+    source = ffi.from_buffer("float[]", np.require(costs, requirements=["C", "A"]))
     check(lib.ifs_assign(source, *costs.shape, ffi.from_buffer("int32_t[]", columns)))
     return columns
 
@@ -129,7 +129,7 @@ class ByteTracker(Handle):
         if boxes.ndim != 1:
             raise ShapeError(f"boxes have shape {boxes.shape}; use (boxes,)")
         numbers = np.empty(len(boxes), np.int64)
-        source = ffi.from_buffer("ifs_detection[]", np.ascontiguousarray(boxes))
+        source = ffi.from_buffer("ifs_detection[]", np.array(boxes, order="C"))
         check(lib.ifs_tracker_update(self._open, source, len(boxes), ffi.from_buffer("int64_t[]", numbers)))
         return numbers
 

@@ -29,7 +29,9 @@ _RANGE = np.dtype(
 def _floats(values: npt.NDArray[Any]) -> Any:
     if values.dtype != np.float32:
         raise DTypeError(f"activations are {values.dtype}; ranges and histograms need float32")
-    return ffi.from_buffer(_FLOATS, np.ascontiguousarray(values).reshape(-1)) if values.size else ffi.NULL
+    return (
+        ffi.from_buffer(_FLOATS, np.require(values, requirements=["C", "A"]).reshape(-1)) if values.size else ffi.NULL
+    )
 
 
 class ChannelRanges:

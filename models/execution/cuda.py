@@ -155,7 +155,7 @@ class CudaInstance:
         memory, nbytes = self._images, self._batch.upload_nbytes()
         if nbytes > memory.nbytes:
             memory.resize((nbytes,))
-        staging = memory.host_ptr(read=False, write=True)
+        staging = memory.host_ptr(read=False, write=True) if self._batch.needs_staging else 0
         at = memory.device_ptr(read=False, write=True, stream=self.stream)
         self._batch.upload(staging, at, memory.nbytes, self.stream, workers=workers)
 

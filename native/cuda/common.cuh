@@ -17,11 +17,14 @@ class ifs__device_guard {
         if (cudaGetDevice(&previous_) != cudaSuccess)
             previous_ = -1;
         status_ = previous_ == device ? cudaSuccess : cudaSetDevice(device);
+        if (status_ != cudaSuccess)
+            cudaGetLastError(); /* so that the next launch does not report it */
     }
     ~ifs__device_guard() {
         int now = -1;
-        if (previous_ >= 0 && cudaGetDevice(&now) == cudaSuccess && now != previous_)
-            cudaSetDevice(previous_);
+        if (previous_ >= 0 && cudaGetDevice(&now) == cudaSuccess && now != previous_ &&
+            cudaSetDevice(previous_) != cudaSuccess)
+            cudaGetLastError();
     }
     ifs__device_guard(const ifs__device_guard &) = delete;
     ifs__device_guard &operator=(const ifs__device_guard &) = delete;

@@ -747,17 +747,18 @@ void ifs_cuda_graph_destroy(ifs_cuda_graph *graph);
  * stream, waits for the work that was queued on `stream` by then.
  *
  * So the head is true while copies run: the host side is not written while it is being copied, and not read before its
- * copy has arrived. A stream of another device is ERR_INVALID_ARGUMENT.
+ * copy has arrived. A stream of another device is ERR_INVALID_ARGUMENT, and so is a copy that is due while its stream
+ * is captured.
  */
 
 /* Queues the copy to the host on `stream`, after the work that writes the device side. A later access on the host waits
  * for this copy alone, not for work that is queued after it. ERR_INVALID_ARGUMENT if `stream` is NULL. */
 ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream);
 
-/* The address of the device side for another library: up to date, and from now on the newer side. `stream`, the
- * library's own, waits for the work that is queued for the tensor; the host does not. The library itself orders its
- * work, and whatever follows that work. */
-ifs_status ifs_tensor_lend(ifs_tensor *tensor, ifs_stream *stream, void **out);
+/* The address of the device side for another library: up to date, and from now on the newer side; and a hold on its
+ * block. `stream`, the library's own, waits for the work that is queued for the tensor; the host does not. The library
+ * itself orders its work, and whatever follows that work. */
+ifs_status ifs_tensor_lend(ifs_tensor *tensor, ifs_stream *stream, void **out, ifs_block **block);
 
 /* 1 if a host address is in page-locked memory that is registered with CUDA, else 0. */
 int32_t ifs_is_page_locked(const void *address);
@@ -791,7 +792,8 @@ ifs_status ifs_upload_nbytes(const ifs_image *images, const ifs_geometry *geomet
  * the rows that ifs_geometry_rows returns, but all rows of NV12, and pairs of rows only of dense images.
  *
  * An image in page-locked memory is copied from its own memory, and must stay there until the copy is done. All other
- * images go piece by piece through `staging`, which is page-locked and has `nbytes` bytes as `device_ptr` does.
+ * images go piece by piece through `staging`, which is page-locked and has `nbytes` bytes as `device_ptr` does. It may
+ * be NULL if there are no such images.
  * `out_images` gets the images on the device, and `out_geometries` their geometries.
  */
 ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,

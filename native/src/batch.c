@@ -157,10 +157,9 @@ static ifs_status upload_band(void *context, int64_t item) {
 ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_geometry *geometries, int32_t n,
                       void *staging, void *device_ptr, size_t nbytes, ifs_stream *stream, ifs_image *out_images,
                       ifs_geometry *out_geometries) {
-    if (n < 0 ||
-        (n && (!images || !geometries || !staging || !device_ptr || !stream || !out_images || !out_geometries)))
+    if (n < 0 || (n && (!images || !geometries || !device_ptr || !stream || !out_images || !out_geometries)))
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "%d images; the number is not negative, and none of the pointers but workers may be NULL",
+                         "%d images; the number is not negative, and no pointer but workers and staging may be NULL",
                          (int)n);
     size_t needed = 0;
     IFS__TRY(ifs_upload_nbytes(images, geometries, n, &needed));
@@ -172,13 +171,16 @@ ifs_status ifs_upload(ifs_workers *workers, const ifs_image *images, const ifs_g
     for (int32_t i = 0; i < n; i++) {
         plane planes[2];
         IFS__TRY(planes_of(&images[i], &geometries[i], planes, &out_images[i], &out_geometries[i]));
-        page_locked = page_locked && ifs_is_page_locked(planes[0].data);
+        for (int p = 0; p < 2; p++)
+            page_locked = page_locked && (!planes[p].rows || ifs_is_page_locked(planes[p].data));
         out_images[i].data = at;
         at += plane_nbytes(&planes[0]);
         if (planes[1].rows)
             out_images[i].uv = at;
         at += plane_nbytes(&planes[1]);
     }
+    if (!page_locked && !staging)
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "staging is NULL, but an image is not in page-locked memory");
     upload_job j = {images, out_images, geometries, staging, device_ptr, stream};
     if (!page_locked)
         return ifs__workers_run(workers, upload_band, &j, (int64_t)n * BANDS);

@@ -296,13 +296,13 @@ static ifs_status resize(ifs_memory *memory, size_t nbytes) {
         if (is_outgrown(*sides[i], nbytes) && (*sides[i])->kind == BORROWED)
             return ifs__fail(IFS_ERR_TOO_SMALL, "%zu bytes do not fit the borrowed block of %zu; wrap a larger one",
                              nbytes, (*sides[i])->capacity);
+    if (is_outgrown(memory->host_block, nbytes) || is_outgrown(memory->device_block, nbytes))
+        IFS__TRY(wait_for_all(memory)); /* first: a failure changes nothing */
     if (memory->head == IFS_HEAD_SYNCED && nbytes > memory->copied)
         memory->head = memory->origin;
     bool keeps_host = memory->head & IFS_HEAD_HOST && !is_outgrown(memory->host_block, nbytes);
     bool keeps_device = memory->head & IFS_HEAD_DEVICE && !is_outgrown(memory->device_block, nbytes);
     memory->head = (keeps_host ? IFS_HEAD_HOST : 0) | (keeps_device ? IFS_HEAD_DEVICE : 0);
-    if (is_outgrown(memory->host_block, nbytes) || is_outgrown(memory->device_block, nbytes))
-        IFS__TRY(wait_for_all(memory));
     for (int i = 0; i < 2; i++)
         if (is_outgrown(*sides[i], nbytes)) {
             ifs_block_release(*sides[i]);
@@ -330,13 +330,29 @@ static void set_synced(ifs_memory *memory) {
     memory->head = IFS_HEAD_SYNCED;
 }
 
-/* Queues the copy to the host on `stream`, which is the memory's last stream. */
-static ifs_status queue_copy_to_host(ifs_memory *memory, ifs_stream *stream) {
-    IFS__TRY(ifs__copy(memory->device, memory->host_block->data, memory->device_block->data, memory->nbytes, stream));
-    IFS__TRY(record(memory, &memory->to_host_done, stream));
-    memory->to_host_pending = true;
+/* Copies between the blocks: queued on `stream`, which is the memory's last stream, with `done` behind it; or at once,
+ * where that is NULL. */
+static ifs_status copy(ifs_memory *memory, void *dst, const void *src, ifs_stream *stream, ifs_event **done,
+                       bool *pending) {
+    if (stream && ifs__stream_captures(stream))
+        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                         "a copy of %zu bytes between host and device is due while its stream is captured into a "
+                         "graph; access the memory before the capture, and fetch it after the launch",
+                         memory->nbytes);
+    if (stream && !*done) /* before the copy: what cannot be waited for is not queued */
+        IFS__TRY(ifs_event_create(memory->device, done));
+    IFS__TRY(ifs__copy(memory->device, dst, src, memory->nbytes, stream));
+    if (stream) {
+        IFS__TRY(ifs_event_record(*done, stream));
+        *pending = true;
+    }
     set_synced(memory);
     return IFS_OK;
+}
+
+static ifs_status copy_to_host(ifs_memory *memory, ifs_stream *stream) {
+    return copy(memory, memory->host_block->data, memory->device_block->data, stream, &memory->to_host_done,
+                &memory->to_host_pending);
 }
 
 /* The heads are bits: HOST | DEVICE == SYNCED. */
@@ -346,15 +362,8 @@ static bool must_copy(const ifs_memory *memory, int32_t access, int32_t my_head)
 
 static ifs_status access_host(ifs_memory *memory, int32_t access, void **out) {
     IFS__TRY(ensure_block(memory, IFS_SIDE_HOST));
-    if (must_copy(memory, access, IFS_HEAD_HOST)) {
-        if (memory->last_stream) {
-            IFS__TRY(queue_copy_to_host(memory, memory->last_stream));
-        } else {
-            IFS__TRY(
-                ifs__copy(memory->device, memory->host_block->data, memory->device_block->data, memory->nbytes, NULL));
-            set_synced(memory);
-        }
-    }
+    if (must_copy(memory, access, IFS_HEAD_HOST))
+        IFS__TRY(copy_to_host(memory, memory->last_stream));
     IFS__TRY(wait_for(memory->to_host_done, &memory->to_host_pending));
     if (access & IFS_WRITE) {
         IFS__TRY(wait_for(memory->to_device_done, &memory->to_device_pending));
@@ -370,15 +379,9 @@ static ifs_status access_device(ifs_memory *memory, int32_t access, ifs_stream *
     IFS__TRY(check_stream(memory, stream));
     IFS__TRY(ensure_block(memory, IFS_SIDE_DEVICE));
     IFS__TRY(order_after(memory, stream));
-    if (must_copy(memory, access, IFS_HEAD_DEVICE)) {
-        IFS__TRY(
-            ifs__copy(memory->device, memory->device_block->data, memory->host_block->data, memory->nbytes, stream));
-        if (stream) {
-            IFS__TRY(record(memory, &memory->to_device_done, stream));
-            memory->to_device_pending = true;
-        }
-        set_synced(memory);
-    }
+    if (must_copy(memory, access, IFS_HEAD_DEVICE))
+        IFS__TRY(copy(memory, memory->device_block->data, memory->host_block->data, stream, &memory->to_device_done,
+                      &memory->to_device_pending));
     if (access & IFS_WRITE)
         memory->head = IFS_HEAD_DEVICE;
     *out = memory->device_block->data;
@@ -408,7 +411,7 @@ static ifs_status fetch(ifs_memory *memory, ifs_stream *stream) {
     IFS__TRY(check_stream(memory, stream));
     IFS__TRY(ensure_block(memory, IFS_SIDE_HOST));
     IFS__TRY(order_after(memory, stream));
-    return queue_copy_to_host(memory, stream);
+    return copy_to_host(memory, stream);
 }
 
 ifs_status ifs_memory_fetch(ifs_memory *memory, ifs_stream *stream) {
@@ -447,18 +450,24 @@ ifs_status ifs__memory_access(ifs_memory *memory, int32_t side, int32_t access, 
     LOCKED(memory, access_range(memory, side, access, offset, nbytes, stream, out, hold));
 }
 
-static ifs_status lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out) {
+static ifs_status lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out,
+                       ifs_block **hold) {
     ifs_stream *last = memory->last_stream;
     IFS__TRY(check_stream(memory, stream));
-    IFS__TRY(access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, last, out, NULL));
+    IFS__TRY(access_range(memory, IFS_SIDE_DEVICE, IFS_READ_WRITE, offset, nbytes, last, out, hold));
     if (!last || ifs_stream_native(last) == ifs_stream_native(stream))
         return IFS_OK;
-    IFS__TRY(record(memory, &memory->order, last));
-    return ifs_stream_wait(stream, memory->order);
+    ifs_status status = record(memory, &memory->order, last);
+    if (status == IFS_OK)
+        status = ifs_stream_wait(stream, memory->order);
+    if (status != IFS_OK)
+        ifs_block_release(*hold);
+    return status;
 }
 
-ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out) {
-    LOCKED(memory, lend(memory, offset, nbytes, stream, out));
+ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out,
+                            ifs_block **hold) {
+    LOCKED(memory, lend(memory, offset, nbytes, stream, out, hold));
 }
 
 ifs_status ifs_memory_hold(ifs_memory *memory, int32_t side, ifs_block **out) {

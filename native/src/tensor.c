@@ -196,10 +196,10 @@ ifs_status ifs_tensor_device_ptr(ifs_tensor *tensor, int32_t access, ifs_stream 
     USE(tensor, ifs__tensor_access(tensor, IFS_SIDE_DEVICE, access, stream, out, NULL));
 }
 
-ifs_status ifs_tensor_lend(ifs_tensor *tensor, ifs_stream *stream, void **out) {
+ifs_status ifs_tensor_lend(ifs_tensor *tensor, ifs_stream *stream, void **out, ifs_block **block) {
     if (!stream)
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "stream is NULL; wrap the borrower's stream by ifs_stream_wrap");
-    USE(tensor, ifs__memory_lend(tensor->memory, tensor->offset, tensor->nbytes, stream, out));
+    USE(tensor, ifs__memory_lend(tensor->memory, tensor->offset, tensor->nbytes, stream, out, block));
 }
 
 ifs_status ifs_tensor_hold(ifs_tensor *tensor, int32_t side, int32_t access, void **out, ifs_block **block) {
@@ -284,10 +284,17 @@ static ifs_status copy_on(ifs_tensor *dst, ifs_tensor *src, ifs_stream *stream) 
         return ifs__fail(IFS_ERR_INVALID_ARGUMENT, "cannot copy from device %d to device %d on a stream of device %d",
                          (int)ifs_tensor_device(src), (int)ifs_tensor_device(dst), (int)device);
     void *from = NULL, *to = NULL;
-    IFS__TRY(ifs__tensor_access(src, IFS_SIDE_DEVICE, IFS_READ, stream, &from, NULL));
-    IFS__TRY(ifs__tensor_access(dst, IFS_SIDE_DEVICE, IFS_WRITE, stream, &to, NULL));
-    IFS__TRY(check_device_copy(from, to, src->nbytes));
-    return ifs__copy(device, to, from, src->nbytes, stream);
+    ifs_block *source = NULL, *target = NULL; /* held, as in copy() */
+    ifs_status status = ifs__tensor_access(src, IFS_SIDE_DEVICE, IFS_READ, stream, &from, &source);
+    if (status == IFS_OK)
+        status = ifs__tensor_access(dst, IFS_SIDE_DEVICE, IFS_WRITE, stream, &to, &target);
+    if (status == IFS_OK)
+        status = check_device_copy(from, to, src->nbytes);
+    if (status == IFS_OK)
+        status = ifs__copy(device, to, from, src->nbytes, stream);
+    ifs_block_release(source);
+    ifs_block_release(target);
+    return status;
 }
 
 /* Uses both, which may be the same. */

@@ -14,7 +14,8 @@ ifs_status ifs__memory_access(ifs_memory *memory, int32_t side, int32_t access, 
                               ifs_stream *stream, void **out, ifs_block **hold);
 
 /* ifs_tensor_lend for bytes [offset, offset + nbytes). */
-ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out);
+ifs_status ifs__memory_lend(ifs_memory *memory, size_t offset, size_t nbytes, ifs_stream *stream, void **out,
+                            ifs_block **hold);
 
 /* Marks a tensor as used by the calling thread until ifs__tensor_end_use; ERR_IN_USE where another thread uses it. */
 ifs_status ifs__tensor_begin_use(ifs_tensor *tensor);

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import threading
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -107,6 +109,39 @@ class TestOnDevice:
         assert not after.done
         stream.synchronize()
         assert after.done
+
+    @pytest.mark.parametrize("call", ["lend", "fetch"])
+    def test_other_threads_run_while_a_copy_is_waited_for(self, torch: Any, call: str) -> None:
+        stream = Stream()
+        tensor = Tensor.wrap(np.zeros(1 << 20, np.float32), "cuda:0")
+        tensor.device_ptr(write=True)
+        if call == "lend":
+            tensor.numpy(writable=True)[:] = 1
+        torch.cuda.synchronize()
+        gaps, done = [0.0], threading.Event()
+
+        def tick() -> None:
+            last = perf_counter()
+            while not done.wait(0.001):
+                now = perf_counter()
+                gaps.append(now - last)
+                last = now
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        busy = torch.cuda.default_stream() if call == "lend" else torch.cuda.ExternalStream(stream.handle)
+        with torch.cuda.stream(busy):
+            torch.cuda._sleep(2_000_000_000)  # about a second
+        started = perf_counter()
+        if call == "lend":
+            torch.from_dlpack(tensor)
+        else:
+            tensor.fetch(stream)
+        waited = perf_counter() - started
+        done.set()
+        thread.join()
+        assert waited > 0.4
+        assert max(gaps) < waited / 2
 
     def test_streams_follow_one_another(self, torch: Any) -> None:
         tensor, first, second = Tensor((1 << 20,), "float32", "cuda:0"), Stream(), Stream()
@@ -219,6 +254,18 @@ class TestOnDevice:
         graph.launch(stream)
         tensor.device_ptr(write=True, stream=stream)  # the tensor does not know what the graph writes
         assert tensor.numpy().tolist() == [8.0] * 8
+
+    def test_copies_that_are_due_in_a_graph_are_refused(self) -> None:
+        tensor, stream = Tensor((8,), "float32", "cuda:0"), Stream()
+        tensor.numpy(writable=True)[:] = 3
+        with pytest.raises(InputError, match="32 bytes between host and device is due while its stream is captured"):
+            CudaGraph(stream, lambda: tensor.device_ptr(stream=stream))
+        assert tensor.head is Head.HOST
+        assert tensor.device_ptr(write=True, stream=stream)
+        with pytest.raises(InputError, match="fetch it after the launch"):
+            CudaGraph(stream, lambda: tensor.fetch(stream))
+        assert tensor.head is Head.DEVICE
+        assert tensor.numpy().tolist() == [3.0] * 8
 
     def test_pinned_arrays(self) -> None:
         array = pinned_empty((100, 100, 3))

@@ -85,3 +85,8 @@ def test_a_value_that_refuses_to_be_an_array(kind: type[Exception]) -> None:
         Tensor((2,)).copy_from(Refusing())
     with pytest.raises(InputError, match="scores cannot be read as an array of numbers: call detach"):
         as_numbers("scores", Refusing())
+
+
+def test_numbers_that_are_not_aligned_are_copied() -> None:
+    raw = np.arange(9, dtype=np.uint8)
+    assert as_numbers("scores", raw[1:].view(np.float32), np.float32).flags.aligned

@@ -48,6 +48,16 @@ def test_nothing_is_copied_before_it_is_used() -> None:
     assert not SharedImage(b"a file").is_decoded
 
 
+@pytest.mark.parametrize(("shape", "order"), SHAPES)
+def test_the_host_reads_its_own_pixels(shape: tuple[int, ...], order: str) -> None:
+    image = images_of(shape)[2]
+    on_device = SharedImage(image, UploadPools()).on_device(DEVICE, order)
+    pixels = on_device.to_host().pixels
+    np.testing.assert_array_equal(pixels, image)
+    assert not np.may_share_memory(pixels, on_device.upload.pixels)
+    assert on_device.upload._lease is None  # nothing was copied to the device for it
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("shape", "order"), SHAPES)
 def test_two_streams_read_the_same_copies(shape: tuple[int, ...], order: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infersdk import Stream, Tensor, errors
+from infersdk import Stream, Tensor, device_count, errors
 
 pytest.importorskip("pycuda")
 pytestmark = pytest.mark.gpu
@@ -40,6 +40,21 @@ def test_a_users_kernel_is_a_stage_on_our_stream(bridge: Any) -> None:
     np.testing.assert_array_equal(tensor.numpy(), np.tile(np.arange(7, dtype=np.float32) * 8, (1000, 1)))
     with pytest.raises(errors.InputError, match="grid"):
         kernel(np.float32(2), stream=stream)
+
+
+@pytest.mark.skipif(device_count() < 2, reason="needs two GPUs")
+def test_a_kernel_on_another_device() -> None:
+    from infersdk.integrations import pycuda as module
+
+    context = module.use_primary_context("cuda:1")
+    try:
+        kernel, stream = module.Kernel(SOURCE, "scale"), Stream("cuda:1")
+        tensor = Tensor((10,), "float32", "cuda:1")
+        tensor.numpy(writable=True)[:] = 3
+        kernel(tensor, np.float32(2), np.int32(10), stream=stream)
+        assert tensor.numpy().tolist() == [6.0] * 10
+    finally:
+        context.pop()
 
 
 def test_arrays_both_ways_without_copies(bridge: Any) -> None:

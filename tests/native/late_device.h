@@ -88,7 +88,16 @@ static ifs_status late_alloc(int32_t device, size_t nbytes, void **out) {
 ifs_status ifs__device_alloc(int32_t device, size_t nbytes, void **out) { return late_alloc(device, nbytes, out); }
 ifs_status ifs__pinned_alloc(int32_t device, size_t nbytes, void **out) { return late_alloc(device, nbytes, out); }
 
-void ifs__device_free(int32_t device, void *block) { (void)device, free(block); }
+/* What another thread does at the moment before a copy is queued, and the queue that freeing device memory waits for.
+ */
+static void (*late_before_copy)(void);
+static late_queue *late_awaited;
+
+void ifs__device_free(int32_t device, void *block) {
+    if (late_awaited)
+        late_run(late_awaited, late_awaited->queued);
+    (void)device, free(block);
+}
 void ifs__pinned_free(int32_t device, void *block) { (void)device, free(block); }
 
 ifs_status ifs__copy_rows(int32_t device, void *dst, const void *src, size_t stride, size_t nbytes, size_t rows,
@@ -98,6 +107,8 @@ ifs_status ifs__copy_rows(int32_t device, void *dst, const void *src, size_t str
 }
 
 ifs_status ifs__copy(int32_t device, void *dst, const void *src, size_t nbytes, ifs_stream *stream) {
+    if (late_before_copy)
+        late_before_copy();
     if (stream)
         return ifs__copy_rows(device, dst, src, nbytes, nbytes, 1, stream);
     memcpy(dst, src, nbytes);

@@ -164,6 +164,34 @@ static void freed_in_a_capture(void) {
     ifs_stream_destroy(stream);
 }
 
+/* A copy that is due in a capture is refused, and the memory is none the worse for it. */
+static void copies_in_a_capture(void) {
+    late_queue queue = {.end = &queue.first, .captures = true};
+    ifs_stream *stream;
+    ifs_memory *memory;
+    void *data;
+    CHECK(ifs_stream_wrap(0, &queue, &stream) == IFS_OK);
+    CHECK(ifs_memory_create(0, &memory) == IFS_OK && ifs_memory_resize(memory, 100) == IFS_OK);
+    CHECK(ifs_memory_host_ptr(memory, IFS_WRITE, &data) == IFS_OK);
+    fill(data, 100, 3);
+    CHECK(ifs_memory_device_ptr(memory, IFS_READ, stream, &data) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(strstr(ifs_last_error(), "a copy of 100 bytes between host and device is due while its stream is captured"));
+    CHECK(ifs_memory_head(memory) == IFS_HEAD_HOST && queue.queued == 0);
+    queue.captures = false;
+    CHECK(ifs_memory_device_ptr(memory, IFS_READ_WRITE, NULL, &data) == IFS_OK);
+    expect(data, 100, 3);
+    fill(data, 100, 4);
+    queue.captures = true;
+    CHECK(ifs_memory_fetch(memory, stream) == IFS_ERR_INVALID_ARGUMENT);
+    CHECK(ifs_memory_resize(memory, 1000) == IFS_ERR_DEVICE && ifs_memory_nbytes(memory) == 100); /* it cannot wait */
+    CHECK(ifs_memory_head(memory) == IFS_HEAD_DEVICE && queue.queued == 0);
+    queue.captures = false;
+    CHECK(ifs_memory_host_ptr(memory, IFS_READ, &data) == IFS_OK);
+    expect(data, 100, 4);
+    ifs_memory_destroy(memory);
+    ifs_stream_destroy(stream);
+}
+
 /* A copy between overlapping views runs on the host; on a stream it is refused. */
 static void overlapping_views(void) {
     late_queue queue = {.end = &queue.first};
@@ -197,12 +225,51 @@ static void overlapping_views(void) {
     ifs_stream_destroy(stream);
 }
 
+static ifs_tensor *owner;
+
+static void grow(void) {
+    late_before_copy = NULL;
+    CHECK(ifs_tensor_resize(owner, 1, (int64_t[]){4 * ifs_tensor_dims(owner)[0]}) == IFS_OK);
+}
+
+/* A tensor grows while another thread copies from a view of it, or while a library uses its memory. */
+static void growth_beside_a_copy(void) {
+    late_queue queue = {.end = &queue.first};
+    ifs_stream *stream;
+    ifs_tensor *view, *target;
+    ifs_block *block;
+    void *data;
+    CHECK(ifs_stream_wrap(0, &queue, &stream) == IFS_OK);
+    CHECK(ifs_tensor_create(IFS_UINT8, 1, (int64_t[]){200}, 0, &owner) == IFS_OK);
+    CHECK(ifs_tensor_create(IFS_UINT8, 1, (int64_t[]){80}, 0, &target) == IFS_OK);
+    CHECK(ifs_tensor_slice(owner, 0, 80, &view) == IFS_OK);
+    CHECK(ifs_tensor_device_ptr(owner, IFS_WRITE, NULL, &data) == IFS_OK);
+    fill(data, 200, 3);
+    late_awaited = &queue;
+    late_before_copy = grow;
+    CHECK(ifs_tensor_copy_on(target, view, stream) == IFS_OK && !late_before_copy);
+    CHECK(ifs_tensor_host_ptr(target, IFS_READ, &data) == IFS_OK);
+    expect(data, 80, 3);
+    CHECK(ifs_tensor_device_ptr(owner, IFS_WRITE, stream, &data) == IFS_OK);
+    CHECK(ifs_tensor_lend(view, stream, &data, &block) == IFS_OK);
+    grow();
+    fill(data, 80, 5); /* held */
+    ifs_block_release(block);
+    late_awaited = NULL;
+    ifs_tensor_destroy(owner);
+    ifs_tensor_destroy(view);
+    ifs_tensor_destroy(target);
+    ifs_stream_destroy(stream);
+}
+
 int main(int argc, char **argv) {
     if (argc != 2)
         return 2;
     a_stream_of_another_device();
     freed_in_a_capture();
+    copies_in_a_capture();
     overlapping_views();
+    growth_beside_a_copy();
     random_orders(strtoul(argv[1], NULL, 10));
     ifs_memory_stats stats;
     ifs_get_memory_stats(&stats);

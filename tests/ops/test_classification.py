@@ -112,3 +112,9 @@ def test_checks_its_arguments() -> None:
             for scores in (np.array([0, np.inf], F), np.full(20, -np.inf, F)):
                 with pytest.raises(errors.InputError, match="inf"):
                     topk(scores, 1)
+
+
+def test_scores_that_are_not_aligned() -> None:
+    """A core that is built with sanitizers reports each read of them."""
+    scores = np.frombuffer(bytes(1) + np.arange(50, dtype=F).tobytes(), F, offset=1)
+    assert topk(scores, 3, softmax=False)[1].tolist() == [49, 48, 47]

@@ -329,6 +329,8 @@ def test_the_output_is_checked() -> None:
             detector(other, Geometry())  # type: ignore[arg-type]
     with pytest.raises(errors.InputError, match="C order"):
         detector(np.zeros((8, 50), F).T, Geometry())
+    with pytest.raises(errors.InputError, match="the output is not aligned to its elements"):
+        detector(np.frombuffer(bytes(50 * 8 * 4 + 1), F, offset=1).reshape(50, 8), Geometry())
     with pytest.raises(errors.InputError, match="0 x 640"):
         detector(np.zeros((50, 8), F), Geometry(width=0))
     with pytest.raises(errors.InputError, match=r"to_source\[2\] is nan"):

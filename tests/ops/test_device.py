@@ -458,3 +458,12 @@ def test_device_images() -> None:
         device_image_view(1000, (6, 4), uv=5)
     with pytest.raises(errors.InputError, match="format is 'cmyk'"):
         device_image_view(1000, (6, 4), "cmyk")  # type: ignore[arg-type]
+
+
+def test_images_of_the_other_side_are_refused() -> None:
+    transform, geometry = PixelTransform(), Geometry.letterbox((6, 4), (8, 8))
+    out = Tensor((1, 3, 8, 8), "float32", DEVICE)
+    with pytest.raises(errors.InputError, match="<ImageView 6 x 4 bgr> is on the host; copy the image to cuda:0"):
+        preprocess_batch([image_view(np.zeros((4, 6, 3), np.uint8))], [geometry], transform, out)
+    with pytest.raises(errors.InputError, match="<ImageView 6 x 4 bgr> is on a device, .* on the host; pass an array"):
+        preprocess(device_image_view(1000, (6, 4)), geometry, transform)

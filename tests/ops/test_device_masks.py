@@ -96,3 +96,24 @@ def test_masks_beyond_the_capacity_are_reported(rng: np.random.Generator) -> Non
         with pytest.raises(errors.OutOfMemoryError, match="the capacity is 64"):
             masks.unpack(0, len(found))
         masks.close()
+
+
+@pytest.mark.gpu
+def test_a_block_of_another_run_is_refused(rng: np.random.Generator) -> None:
+    output, prototypes = random_batch(rng, "yolov8", 60, 4, (16, 16), "float32")
+    n = len(GEOMETRIES)
+    with (
+        DetectionDecoder("yolov8", 2, 60, 7) as host,
+        DeviceDetectionDecoder(host, n, DEVICE) as decoder,
+        on_device(output) as outputs_on_device,
+        on_device(prototypes) as prototypes_on_device,
+    ):
+        masks = DeviceMasks(decoder, n)
+        row = decoder.row.itemsize
+        for shape, dtype in (((n - 1, row), "uint8"), ((n, row - 4), "uint8"), ((n, row), "int8"), ((), "uint8")):
+            block = Tensor(shape, dtype, DEVICE)
+            with pytest.raises(
+                errors.ShapeError, match=rf"the block is {dtype} of .*5 images need uint8 of \(5, {row}\)"
+            ):
+                masks.run(outputs_on_device, prototypes_on_device, GEOMETRIES, block)
+        masks.close()

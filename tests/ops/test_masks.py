@@ -234,6 +234,8 @@ def test_arguments_are_checked() -> None:
         assemble_masks(prototypes[0], *good[1:])
     with pytest.raises(errors.InputError, match="C order"):
         assemble_masks(prototypes.transpose(0, 2, 1), *good[1:])
+    with pytest.raises(errors.InputError, match="or not aligned; pass np.array"):
+        assemble_masks(np.frombuffer(bytes(1 + 4 * 128), F, offset=1).reshape(2, 8, 8), *good[1:])
     with pytest.raises(errors.InputError, match="coefficients are of <U1, 'x' for example; give numbers"):
         assemble_masks(prototypes, "x", boxes, geometry)
     with pytest.raises(errors.ShapeError, match=r"\(1, 3\); 1 masks of 2 prototypes need \(1, 2\)"):

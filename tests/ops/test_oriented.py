@@ -147,6 +147,8 @@ def test_on_a_device(rng: np.random.Generator, dtype: str, agnostic: bool) -> No
             tensor, block = Tensor.wrap(output, "cuda:0"), decoder.block(images)
             decoder.run(tensor, geometries, block, stream=stream)
             oriented = DeviceOrientedBoxes(decoder, images, iou=iou, max_det=max_det)
+            with pytest.raises(errors.ShapeError, match=r"the block is uint8 of \(4, .* 5 images need uint8 of \(5, "):
+                oriented.run(tensor, decoder.block(images - 1), images, stream=stream)
             oriented.run(tensor, block, images, stream=stream)
             oriented.fetch(stream)
             for i in range(images):

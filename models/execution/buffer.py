@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 
 from ...errors import ConfigError, InferenceError
 from ...image import image_size
@@ -85,6 +86,7 @@ class ModelStages(Generic[Result]):
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
         preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` or `"auto"`.
         verified: whether `verify` has passed. It is shared by all buffers of a model.
+        copied: whether the results of a batch were found to be no views of the outputs.
         decoded: how many images each decoder has decoded.
         locations: with `preprocess="auto"`, the faster location of each kind of batch; see `WholeBatch`.
     """
@@ -96,7 +98,8 @@ class ModelStages(Generic[Result]):
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     decode: str = "cpu"
     preprocess: str = "auto"
-    verified: bool = field(default=False)
+    verified: bool = False
+    copied: bool = False
     decoded: Counter[str] = field(default_factory=Counter)
     locations: dict[tuple[int, bool], str] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -123,16 +126,41 @@ class ModelStages(Generic[Result]):
         """The results of a batch, with the parameters of each row.
 
         Raises:
-            InferenceError: `postprocess()` does not return a list of one result for each row.
+            InferenceError: `postprocess()` does not return a list of one result for each row, or returns a view of an
+                output in the first batch: the next run would overwrite it.
         """
         if not any(parameters):
-            return _checked(self.postprocess, outputs, geometries)
+            return self._checked(self.postprocess, outputs, geometries)
         if len(geometries) == 1:
-            return _checked(self.postprocess_with(parameters[0]), outputs, geometries)
+            return self._checked(self.postprocess_with(parameters[0]), outputs, geometries)
         results: list[Result] = []
         for row, (geometry, own) in enumerate(zip(geometries, parameters, strict=True)):
             one = {name: array[row : row + 1] for name, array in outputs.items()}
-            results += _checked(self.postprocess_with(own), one, [geometry])
+            results += self._checked(self.postprocess_with(own), one, [geometry])
+        return results
+
+    def _checked(
+        self,
+        postprocess: Postprocess[Result],
+        outputs: Mapping[str, npt.NDArray[Any]],
+        geometries: Sequence[Geometry],
+    ) -> list[Result]:
+        results = postprocess(outputs, geometries)
+        fits = isinstance(results, (list, tuple))
+        if not fits or len(results) != len(geometries):
+            found = type(results).__name__ + (f" of {len(results)}" if fits else "")
+            raise InferenceError(
+                f"{postprocess.__qualname__}() returned a {found}; return a list of one result for each geometry, of "
+                f"which the batch has {len(geometries)}"
+            )
+        if not self.copied:
+            for name, output in outputs.items():
+                if any(np.may_share_memory(array, output) for array in _arrays(results)):
+                    raise InferenceError(
+                        f"{postprocess.__qualname__}() returned a view of output {name!r}, which the next run "
+                        "overwrites; return a copy, such as array.copy()"
+                    )
+            self.copied = True
         return results
 
     def with_decoders(self, results: list[Result], decoders: Sequence[str | None]) -> list[Result]:
@@ -155,18 +183,18 @@ class ModelStages(Generic[Result]):
             self.verified = True
 
 
-def _checked(
-    postprocess: Postprocess[Result], outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]
-) -> list[Result]:
-    results = postprocess(outputs, geometries)
-    fits = isinstance(results, (list, tuple))
-    if not fits or len(results) != len(geometries):
-        found = type(results).__name__ + (f" of {len(results)}" if fits else "")
-        raise InferenceError(
-            f"{postprocess.__qualname__}() returned a {found}; return a list of one result for each geometry, of which "
-            f"the batch has {len(geometries)}"
-        )
-    return results
+def _arrays(value: Any, depth: int = 4) -> Iterator[npt.NDArray[Any]]:
+    """The arrays in results: in lists, mappings and dataclasses, nested up to this depth."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif depth:
+        items: Iterable[Any] = value if isinstance(value, (list, tuple)) else ()
+        if isinstance(value, Mapping):
+            items = value.values()
+        elif is_dataclass(value):
+            items = [getattr(value, one.name, None) for one in fields(value)]
+        for item in items:
+            yield from _arrays(item, depth - 1)
 
 
 class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):

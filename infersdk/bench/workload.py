@@ -37,7 +37,7 @@ class Workload:
     """A loaded model with its inputs.
 
     Args:
-        infer: the network; `close()` closes it.
+        infer: the network.
         combination, settings: the combination and the settings of the measurement.
         load: loads another form of the model, with the arguments of `infer`.
 
@@ -187,12 +187,6 @@ class Workload:
         if not self.items:
             raise UnsupportedModelError("an input has no batch axis, so requests cannot share a run")
         return Pipeline(self.model if self.model is not None else self.infer, max_batch=self.batch)
-
-    def close(self) -> None:
-        if self.model is not None:
-            self.model.close()
-        if self.model is None or self.model.network is not self.infer:
-            self.infer.close()
 
 
 def check_batch(infer: Infer, batch: int) -> None:

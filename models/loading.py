@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelLike
 
 __all__ = [
-    "fitting_types", "is_bundle", "load", "named_type", "source_of_wrapper", "type_names", "type_of_file",
+    "fitting_types", "is_bundle", "load", "named_type", "run_once", "source_of_wrapper", "type_names", "type_of_file",
     "unknown_type", "wrapper_type",
 ]  # fmt: skip
 
@@ -222,7 +222,7 @@ def wrapper_type(
     infer = network if isinstance(network, Infer) else None
     fitting = fitting_types(model)
     if len(fitting) > 1 and infer is not None and model.has_open_outputs:
-        model = _run_once(infer, model)  # a run shows open dimensions
+        model = run_once(infer, model)  # a run shows open dimensions
         fitting = fitting_types(model)
     trials: dict[str, _Trial] = {}
     if len(fitting) > 1 and infer is not None:
@@ -294,8 +294,8 @@ def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mappin
     return _Trial()
 
 
-def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
-    """The model with the shapes of a run on an empty image."""
+def run_once(network: Infer, model: ModelDescription) -> ModelDescription:
+    """The model with the shapes of a run on an empty image; without one where the input is not of images."""
     try:
         image = ImageInput.of(network.input_specs, None, 640)
     except UnsupportedModelError:

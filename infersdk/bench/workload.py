@@ -14,9 +14,9 @@ from ..core import files as _files
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import read_image
 from ..loading.samples import random_inputs, read_samples
-from ..models import ImageInput, ModelDescription, VisionModel, fitting_types, wrapper_type
+from ..models import ModelDescription, VisionModel, fitting_types, wrapper_type
 from ..models import load as load_wrapper
-from ..models.loading import source_of_wrapper
+from ..models.loading import run_once, source_of_wrapper
 from ..models.raw_head import head_cut_off
 from ..pipeline import Pipeline
 
@@ -101,11 +101,9 @@ class Workload:
 
     def _find_kind(self) -> str:
         """As `kind_of`. Where the file leaves the shapes of outputs open, those of a run on an empty image count."""
-        infer, model = self.infer, ModelDescription.of(self.infer)
-        if model.has_open_outputs and ImageInput.refuses(infer.input_specs) is None:
-            image = ImageInput.of(infer.input_specs, None, 640)
-            outputs = infer(np.zeros((self.batch, *image.image_shape), image.spec.dtype))
-            model = model.with_shapes({name: np.shape(array) for name, array in outputs.items()}, image.size)
+        model = ModelDescription.of(self.infer)
+        if model.has_open_outputs:
+            model = run_once(self.infer, model)
         return kind_of(model, self._settings.wrapper)
 
     def _images(self) -> list[Any]:

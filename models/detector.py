@@ -135,8 +135,7 @@ class RowDetector(Detector):
         """(N, extra) float32: the values behind those of each box. Arguments as those of `columns()`."""
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.letterbox(input, order="rgb", fill=114, scale=scale)
+        return Preprocessor.letterbox(input)
 
 
 def finite_rows(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

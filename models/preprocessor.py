@@ -116,12 +116,14 @@ class ImageInput:
         Args:
             order: of three channels. A single channel is gray: (3735 B + 19235 G + 9798 R + 16384) >> 15 of each pixel
                 before it is resized, the bytes of OpenCV's BGR2GRAY.
-            pixels: `fill`, `scale` and `bias` of `PixelTransform`.
+            pixels: `fill`, `scale` and `bias` of `PixelTransform`. The scale of a uint8 input is 1 by default.
 
         Raises:
             UnsupportedModelError: `order` is gray, and the input has three channels; or the input has one, and the
                 numbers of three channels differ. The message has the reason alone.
         """
+        if self.dtype == "uint8":
+            pixels = {"scale": 1.0, **pixels}
         if self.channels == 1:
             single = {name: _single(name, value) for name, value in pixels.items()}
             return PixelTransform("gray", self.layout, self.dtype, **single)

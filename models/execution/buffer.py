@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from operator import methodcaller
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..canvases import Canvases
     from ..preprocessor import Preprocessor
 
-__all__ = ["DevicePostprocess", "HostBuffer", "HostOutputs", "ModelStages", "OutputRow", "Parameters", "Row", "Timings"]
+__all__ = ["DevicePostprocess", "HostBuffer", "ModelStages", "Outputs", "Parameters", "Row", "Timings"]
 
 Result = TypeVar("Result")
 
@@ -197,41 +198,27 @@ def _arrays(value: Any, depth: int = 4) -> Iterator[npt.NDArray[Any]]:
             yield from _arrays(item, depth - 1)
 
 
-class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
-    """A network's outputs as arrays on the host, each fetched when it is looked at. They are those of its last run.
+class Outputs(Mapping[str, "npt.NDArray[Any]"]):
+    """Outputs as arrays by name, each made when it is looked at.
 
-    Attributes:
-        tensors: the outputs by name.
+    Args:
+        sources: those of a network, by name.
+        array_of: makes an array of one; by default it fetches a tensor to the host.
     """
 
-    def __init__(self, infer: Infer) -> None:
-        self.tensors = infer.outputs
+    def __init__(
+        self, sources: Mapping[str, Any], array_of: Callable[[Any], npt.NDArray[Any]] = methodcaller("numpy")
+    ) -> None:
+        self.sources, self._array_of = sources, array_of
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self.tensors[name].numpy()
+        return self._array_of(self.sources[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
+        return iter(self.sources)
 
     def __len__(self) -> int:
-        return len(self.tensors)
-
-
-class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
-    """The outputs of one image of a batch, each looked up when it is needed."""
-
-    def __init__(self, outputs: Mapping[str, npt.NDArray[Any]], row: int) -> None:
-        self._outputs, self._row = outputs, row
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = self._outputs[name][self._row]
-        return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._outputs)
-
-    def __len__(self) -> int:
-        return len(self._outputs)
+        return len(self.sources)
 
 
 class HostBuffer(Generic[Result]):
@@ -254,7 +241,7 @@ class HostBuffer(Generic[Result]):
             )
         self.infer, self.capacity = infer, capacity
         self._stages, self._canvas = stages, stages.preprocessor
-        self._runs, self._outputs = SideBySide(infer), HostOutputs(infer)
+        self._runs, self._outputs = SideBySide(infer), Outputs(infer.outputs)
         self._rows: list[Any] = [None] * capacity  # geometry, parameters and decoder of each image.
         self._address = self._stride = 0  # of the first row of the input, and bytes from row to row
         self._begun = 0  # rows of the input, until it runs
@@ -298,7 +285,7 @@ class HostBuffer(Generic[Result]):
         if self._written and self._tensor.shape[0] > count:
             self._tensor.numpy(writable=True)[count:] = 0
         self._begun, self._written = 0, False
-        self._outputs.tensors = self._runs.forward()
+        self._outputs.sources = self._runs.forward()
 
     def wait(self) -> None:
         """`run()` has waited."""

@@ -72,7 +72,8 @@ class Workload:
             feeds = next(iter(self.model.details.network_inputs(images, batch=self.batch)))
         else:
             feeds = self._feeds = self._arrays()
-            self.items = self._rows()
+            rows = self.batch if all(spec.shape for spec in infer.input_specs) else 0
+            self.items = [{name: array[i] for name, array in feeds.items()} for i in range(rows)]
         for name, array in feeds.items():  # for the network alone to run on
             np.copyto(infer.inputs[name].resize(array.shape).numpy(writable=True), array)
         infer.forward()
@@ -120,13 +121,6 @@ class Workload:
             return dict(result[0])
         rows = {name: np.concatenate([sample[name] for sample in result]) for name in result[0]}
         return {name: np.resize(array, (batch, *array.shape[1:])) for name, array in rows.items()}
-
-    def _rows(self) -> list[Any]:
-        """Requests for a pipeline: rows of the arrays, without their batch axis."""
-        arrays = self._feeds
-        if any(not spec.shape for spec in self.infer.input_specs):
-            return []
-        return [{name: array[i] for name, array in arrays.items()} for i in range(self.batch)]
 
     def samples(self) -> Iterator[Mapping[str, Any]]:
         """Inputs for comparing outputs, the same for each combination of a model.

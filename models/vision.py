@@ -294,7 +294,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
 
     def _batch_buffer(self, capacity: int | None) -> BatchBuffer:
         """For a pipeline: batches of up to `capacity` images."""
-        free = self._input.has_free_batch
+        free = self._input.spec.has_free_batch
         check_capacity(self.network, capacity, None if free else self._limit)
         if capacity is None and free and self.network.scheduling.one_core_clones:
             capacity = 1  # a core takes less time for one image after another: a batch does not fit its caches

@@ -360,8 +360,8 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
             raise self._unsupported(str(error), model) from None
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
-            canvases, own._verify, own.postprocess, lambda parameters: own._with(parameters).postprocess,
-            own.device_postprocess, self.decode, self.settings.preprocess,
+            canvases, own._verify, lambda parameters: own._with(parameters).postprocess, own.device_postprocess,
+            self.decode, self.settings.preprocess,
         )  # fmt: skip
         self._variants: dict[bytes, Self] = {}  # by the settings of calls; clones share them
         self._start({})

@@ -80,8 +80,9 @@ class ModelStages(Generic[Result]):
     Attributes:
         canvases: from images to the network's input.
         verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
-        postprocess: the results of a batch from its outputs: arrays by name, whose first rows belong to the geometries.
-        postprocess_with: the same with the parameters of a request; raises ConfigError for those that it cannot have.
+        postprocess: for the parameters of a request, the function that makes the results of a batch from its outputs:
+            arrays by name, whose first rows belong to the geometries. Raises ConfigError for parameters that a request
+            cannot have.
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
             None the outputs are fetched, and `results()` runs on the host.
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
@@ -94,8 +95,7 @@ class ModelStages(Generic[Result]):
 
     canvases: Canvases
     verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
-    postprocess: Postprocess[Result]
-    postprocess_with: Callable[[Parameters], Postprocess[Result]]
+    postprocess: Callable[[Parameters], Postprocess[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     decode: str = "cpu"
     preprocess: str = "auto"
@@ -130,14 +130,12 @@ class ModelStages(Generic[Result]):
             InferenceError: `postprocess()` does not return a list of one result for each row, or returns a view of an
                 output in the first batch: the next run would overwrite it.
         """
-        if not any(parameters):
-            return self._checked(self.postprocess, outputs, geometries)
-        if len(geometries) == 1:
-            return self._checked(self.postprocess_with(parameters[0]), outputs, geometries)
+        if len(geometries) == 1 or not any(parameters):
+            return self._checked(self.postprocess(parameters[0]), outputs, geometries)
         results: list[Result] = []
         for row, (geometry, own) in enumerate(zip(geometries, parameters, strict=True)):
             one = {name: array[row : row + 1] for name, array in outputs.items()}
-            results += self._checked(self.postprocess_with(own), one, [geometry])
+            results += self._checked(self.postprocess(own), one, [geometry])
         return results
 
     def _checked(

@@ -66,7 +66,8 @@ class Workload:
             self.model = load_wrapper(network, type=self.kind, **settings.wrapper)
         self.decode_head: str | None = getattr(self.model, "decode_head_used", None)
         if self.model is not None:
-            self.items: list[Any] = self._images()
+            files = image_files(settings)
+            self.items: list[Any] = [str(file) if settings.from_files else read_image(file) for file in files]
             self._next = itertools.cycle(self.items)
             images = [read_image(item) for item in itertools.islice(itertools.cycle(self.items), self.batch)]
             feeds = next(iter(self.model.details.network_inputs(images, batch=self.batch)))
@@ -106,10 +107,6 @@ class Workload:
         if model.has_open_outputs:
             model = run_once(self.infer, model)
         return kind_of(model, self._settings.wrapper)
-
-    def _images(self) -> list[Any]:
-        files = image_files(self._settings)
-        return list(map(str, files)) if self._settings.from_files else [read_image(file) for file in files]
 
     def _arrays(self) -> dict[str, Any]:
         """Samples of the data for a whole batch, or random arrays."""

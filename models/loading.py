@@ -134,8 +134,7 @@ def _load(path: ModelLike | Infer, backend: str | None, type: str | None, settin
 
 def _unknown_setting(path: ModelLike, name: str, options: set[str]) -> ConfigError:
     """The error for a setting that no wrapper has, and that is not an option of the backend."""
-    source = None if _is_module(path) else ModelSource.of(path)
-    if source is not None and source.format is not None and source.format.key == "onnx":
+    if not _is_module(path) and (source := ModelSource.of(path)).is_onnx:
         _, fitting = types_of_file(source)
         if len(fitting) == 1:
             return unknown_setting(TYPES[fitting[0]], name, options=options)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers, seconds_of
-from ..core.formats import FORMATS
 from ..core.model_source import ModelLike, ModelSource
 from ..core.target import Target
 from ..errors import ConfigError
@@ -149,7 +148,7 @@ def _checked(settings: ProfileSettings | None) -> ProfileSettings:
 
 def _original(source: ModelSource) -> OriginalGraph | None:
     """The nodes of an ONNX model; None for other formats."""
-    return OriginalGraph(read_model(source)) if source.format is FORMATS["onnx"] else None
+    return OriginalGraph(read_model(source)) if source.is_onnx else None
 
 
 def _mapped(graph: OriginalGraph, result: LayerProfile) -> tuple[tuple[int, ...], ...]:

@@ -19,7 +19,7 @@ from .exports import category_of, import_supervision
 from .masks import Masks, edges
 from .plain import plain_value
 from .result import Result, ResultTensor, check_pixels
-from .rows import class_label
+from .rows import check_names, class_label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -94,6 +94,7 @@ class ClassMap(MapResult):
 
     def __post_init__(self) -> None:
         check_pixels("class_ids", self.class_ids, np.uint8)
+        check_names(self.names)
 
     @property
     def size(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from ...errors import UnsupportedModelError
 from .agreement import Agreement
 from .habits import Row
 from .result import ResultTensor, bytes_array
-from .rows import Rows, class_label
+from .rows import Rows, check_names, class_label
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +41,9 @@ class Classifications(Rows[Classification]):
     class_ids: npt.NDArray[np.int32]
     scores: npt.NDArray[np.float32]
     names: Sequence[str]
+
+    def __post_init__(self) -> None:
+        check_names(self.names)
 
     @property
     def labels(self) -> list[str]:

@@ -24,7 +24,7 @@ from .habits import Row
 from .masks import Masks
 from .plain import plain_data, plain_value
 from .result import ResultTensor, bytes_array
-from .rows import Rows, class_label
+from .rows import Rows, check_names, class_label
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -174,8 +174,7 @@ class Detections(Rows[Detection]):
                 f"box {wrong[0]} of {len(boxes)} has the edges {boxes[wrong[0]].tolist()} and the score "
                 f"{values[wrong[0]]}; leave out boxes that are not finite"
             )
-        if _row_count(names) is None:
-            raise InputError(f"names is {names!r:.80}; give a list of the class names, which may be empty")
+        check_names(names)
         data = np.zeros(len(boxes), DETECTION)
         try:
             width, height = map(operator.index, size)

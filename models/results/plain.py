@@ -23,6 +23,8 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, Exception):
         return {"error": str(value)}
     if isinstance(value, (np.ndarray, np.generic)):
+        if value.dtype.kind in "mM" and np.datetime_data(value.dtype)[0] == "ns":  # finer than Python's own types
+            value = value.astype(f"{value.dtype.kind}8[us]")
         own = value.tolist()
         return own if value.dtype.kind in "biufcUS" else plain_data(own)
     return plain_data(value) if isinstance(value, (list, tuple, dict)) else value

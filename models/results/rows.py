@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from ...errors import InputError
 from .indices import row_number, row_positions
 from .plain import plain_value
 from .result import Result
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from typing_extensions import Self
 
-__all__ = ["Rows", "class_label"]
+__all__ = ["Rows", "check_names", "class_label"]
 
 Row = TypeVar("Row")
 
@@ -47,6 +48,12 @@ class Rows(Result, Sequence[Row]):
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as dicts of plain Python values: `to_dict()` of each row."""
         return [plain_value(row) for row in self]
+
+
+def check_names(names: Any) -> None:
+    """Raises InputError unless class names can be read by class_id."""
+    if isinstance(names, (str, bytes, Mapping, Set)) or not hasattr(names, "__len__"):
+        raise InputError(f"names is {names!r:.80}; give a list of the class names, which may be empty")
 
 
 def class_label(names: Sequence[str], class_id: int) -> str:

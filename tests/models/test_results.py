@@ -210,6 +210,14 @@ def test_plain_data() -> None:
     assert json.loads(json.dumps(row)) == row
 
 
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_columns_of_times(unit: str) -> None:
+    """pandas counts in nanoseconds, for which Python has no type."""
+    moments = np.array(["2026-01-31T12:00", "NaT"], f"datetime64[{unit}]")
+    found = boxes(2).with_columns(seen=moments, stays=moments - moments[0])
+    assert [(row["seen"], row["stays"]) for row in found.to_dicts()] == [("2026-01-31T12:00:00", "P0D"), (None, None)]
+
+
 @pytest.mark.parametrize(
     "column", [np.array([1, np.nan]), np.array([1, -np.inf]), np.array([1, 1j]), [1.0, b"x"], ["a", Path("a")]]
 )
@@ -393,10 +401,15 @@ def test_sizes_that_are_none(size: Any) -> None:
         Detections.of([[0, 0, 1, 1]], [0.5], names=NAMES, size=size)
 
 
-@pytest.mark.parametrize("names", [None, "person", 3])
+@pytest.mark.parametrize("names", [None, "person", 3, {17: "cat"}, {"cat"}])
 def test_names_that_are_no_list(names: Any) -> None:
-    with pytest.raises(InputError, match=f"^names is {names!r}; give a list of the class names"):
-        Detections.of([[0, 0, 1, 1]], [0.5], names=names, size=(64, 48))
+    for make in (
+        lambda: Detections.of([[0, 0, 1, 1]], [0.5], names=names, size=(64, 48)),
+        lambda: Classifications(np.zeros(1, np.int32), np.ones(1, np.float32), names),
+        lambda: ClassMap(np.zeros((4, 4), np.uint8), names),
+    ):
+        with pytest.raises(InputError, match=f"^names is {names!r}; give a list of the class names"):
+            make()
 
 
 @pytest.mark.parametrize("empty", [[], np.zeros((0, 4)), np.zeros((4, 0))])

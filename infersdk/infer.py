@@ -177,7 +177,7 @@ class Infer(ABC):
         self,
         model: ModelLike,
         *,
-        device: Device | None = None,
+        device: Device | str | None = None,
         precision: str | None = None,
         max_batch: int | None = None,
         options: Any = None,
@@ -195,7 +195,7 @@ class Infer(ABC):
         self._bound: list[int] | None = None  # the generations of the tensors when they were bound
         self._unbindable: TensorSpec | None = None  # the first input or output that no tensor can hold
         self.model = ModelSource.of(model)
-        self._device = device or Device.parse(None)
+        self._device = device if isinstance(device, Device) else Device.parse(device)
         self._requested_precision = precision
         self.max_batch = max_batch
         self.options: Any = options if options is not None else self.declaration.options()

@@ -19,7 +19,7 @@ import pytest
 from docs.page_code import DOCS, FOREIGN, ROOT, blocks, commands, compiled, missing_package, run, run_python
 
 from docs import scenes
-from infersdk import Device, Infer
+from infersdk import Infer
 from infersdk.errors import ConfigError, DeviceUnavailableError, ModelNotFoundError, PrecisionUnavailableError
 from infersdk.models import TYPES
 
@@ -106,7 +106,7 @@ def test_the_smallest_backend_refuses_what_it_does_not_have() -> None:
     namespace: dict[str, Any] = {}
     run_python(block.code, "writing-a-backend.md", namespace)
     with pytest.raises(DeviceUnavailableError, match="device 'cpu:1'"):
-        namespace["MyInfer"](b"model", device=Device.parse("cpu:1"))
+        namespace["MyInfer"](b"model", device="cpu:1")
     with pytest.raises(PrecisionUnavailableError, match="precision 'fp16'"):
         namespace["MyInfer"](b"model", precision="fp16")
 

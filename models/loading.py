@@ -292,21 +292,21 @@ def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mappin
     return _Trial()
 
 
-def run_once(network: Infer, model: ModelDescription) -> ModelDescription:
-    """The model with the shapes of a run on an empty image; without one where the input is not of images."""
+def run_once(network: Infer, model: ModelDescription, batch: int = 1) -> ModelDescription:
+    """The model with the shapes of a run on empty images; without one where the input is not of images."""
     try:
         image = ImageInput.of(network.input_specs, None, 640)
     except UnsupportedModelError:
         return model
     try:
-        outputs = network(image.feed(np.zeros((image.spec.fixed_batch or 1, *image.image_shape), image.spec.dtype)))
+        outputs = network(image.feed(np.zeros((image.spec.fixed_batch or batch, *image.image_shape), image.spec.dtype)))
     except (InferenceError, OutOfMemoryError) as error:
         raise UnsupportedModelError(
             f"{model.name} leaves the shapes of its outputs open, and a run on an image of {image.size[0]} x "
             f"{image.size[1]} fails: {error}. It looks like {looks_like(model)}; pass type= for its wrapper, or use "
             "infersdk.load() for arrays in and arrays out"
         ) from error
-    return model.with_shapes({name: array.shape for name, array in outputs.items()}, image.size)
+    return model.with_shapes({name: np.shape(array) for name, array in outputs.items()}, image.size)
 
 
 def named_type(name: str) -> builtins.type[VisionModel[Any]]:

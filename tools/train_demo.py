@@ -12,7 +12,7 @@ It writes to `--out`:
 - `digits_classifier.onnx`: `images` [batch, 3, 32, 32] -> `logits` [batch, 10]
 - `demo.jpg`, `demo.json`: a held-back image, and its digits
 
-It prints the figures that `infersdk/data/README.md` states, measured on the exported files by ONNX Runtime. All random
+It prints the accuracy that `infersdk/data/README.md` states, measured on the exported files by ONNX Runtime. All random
 numbers come from fixed seeds; another version of torch or another processor may still round otherwise, and so train
 slightly different weights.
 """

@@ -105,7 +105,7 @@ class Workload:
         """As `kind_of`. Where the file leaves the shapes of outputs open, those of a run on an empty image count."""
         model = ModelDescription.of(self.infer)
         if model.has_open_outputs:
-            model = run_once(self.infer, model)
+            model = run_once(self.infer, model, self.batch)
         return kind_of(model, self._settings.wrapper)
 
     def _arrays(self) -> dict[str, Any]:

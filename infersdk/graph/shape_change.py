@@ -1,9 +1,9 @@
 """Rewrites the constants of a graph that depend on the input size.
 
-Exports contain sizes as constants: Reshape targets, Resize sizes, Slice limits, and grids of cells (`grids`). Two shape
-traces of the graph run side by side, one with the old size and one with the new. The constants of a node are rewritten
-if it does not fit the new size, or if its meaning would change. A node whose constants cannot be rewritten raises an
-error.
+Exports contain sizes as constants: Reshape targets, Resize sizes, Slice limits, and grids of cells (`regrouping`). Two
+shape traces of the graph run side by side, one with the old size and one with the new. The constants of a node are
+rewritten if it does not fit the new size, or if its meaning would change. A node whose constants cannot be rewritten
+raises an error.
 """
 
 from __future__ import annotations

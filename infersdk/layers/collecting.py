@@ -28,7 +28,7 @@ __all__ = ["ProfileSettings", "list_built", "profile"]
 
 
 #: Arguments of `load()` that are no options of a profile.
-_TAKEN = ("backend", "device", "precision", "custom_ops", "profiling")
+_TAKEN = ("backend", "device", "precision", "custom_ops", "profiling", "while_building")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ProfileSettings:
             if not isinstance(value := getattr(self, name), Mapping):
                 raise ConfigError(f"{name} must be a mapping by names, not {value!r}")
         if taken := [name for name in _TAKEN if name in self.options]:
-            raise ConfigError(f"options must not have {taken[0]!r}: the profile, its targets or custom_ops= set it")
+            raise ConfigError(f"options must not have {taken[0]!r}: the profile, its targets or custom_ops= decide it")
 
 
 def profile(

@@ -201,10 +201,9 @@ def entropy_threshold(counts: npt.NDArray[np.int64], levels: int = LEVELS, *, pl
     """The number of bins to keep for the minimum Kullback-Leibler divergence, and the divergence.
 
     The candidates i are `levels` to the number of bins - 1, where the first i bins have at least two that are filled. P
-    is the first i bins, with all counts beyond added to the
-    last. Q is the first i bins, merged into `levels` levels and expanded to the filled bins of P. The candidate with
-    the minimum KL(P || Q) is selected (S. Migacz, "8-bit Inference with TensorRT", GTC 2017). If no divergence is
-    finite, the result is the number of bins.
+    is the first i bins, with all counts beyond added to the last. Q is the first i bins, merged into `levels` levels
+    and expanded to the filled bins of P. The candidate with the minimum KL(P || Q) is selected (S. Migacz, "8-bit
+    Inference with TensorRT", GTC 2017). If no divergence is finite, the result is the number of bins.
 
     Args:
         counts: int64, `[bins]`.

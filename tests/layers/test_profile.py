@@ -118,7 +118,7 @@ def test_options_that_a_backend_does_not_have(model: Path) -> None:
 
 WRONG: list[dict[str, Any]] = [
     {"runs": 0}, {"warm_up": 0}, {"batch": 0}, {"seed": -1}, {"runs": 1.5}, {"shapes": [1]}, {"options": [1]},
-    {"options": {"profiling": True}}, {"options": {"device": "cpu"}},
+    {"options": {"profiling": True}}, {"options": {"device": "cpu"}}, {"options": {"while_building": "onnxruntime"}},
 ]  # fmt: skip
 
 

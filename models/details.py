@@ -95,7 +95,7 @@ class VisionDetails(ModelDetails):
         """
         own, preprocessor = self._model._input, self._model._stages.preprocessor
         read = preprocessor.read(image)
-        feed = own.feed(preprocessor.array([read], None if own.has_free_batch else self.batch_limit))
+        feed = own.feed(preprocessor.array([read], None if own.spec.has_free_batch else self.batch_limit))
         with self.network.clone() as network:
             outputs = network(feed)
         geometry = preprocessor.geometry_of(read.size)
@@ -123,10 +123,10 @@ class VisionDetails(ModelDetails):
         check_several(images)
         self.network.current()  # a closed one raises
         own, preprocessor = self._model._input, self._model._stages.preprocessor
-        limit = min(batch or self.batch_limit, self.batch_limit) if own.has_free_batch else self.batch_limit
+        limit = min(batch or self.batch_limit, self.batch_limit) if own.spec.has_free_batch else self.batch_limit
         sources = iter(images)
         while group := [preprocessor.read(source) for source in islice(sources, limit)]:
-            yield own.feed(preprocessor.array(group, None if own.has_free_batch else limit))
+            yield own.feed(preprocessor.array(group, None if own.spec.has_free_batch else limit))
 
 
 class ComposedDetails:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -12,7 +13,7 @@ import numpy as np
 from ..ops import DetectStats
 from .declaration import Fraction
 from .description import ModelDescription, Recognition, Shape
-from .execution import OutputRow
+from .execution import Outputs
 from .names import find_classes
 from .preprocessor import ImageInput, Preprocessor
 from .results import Detections
@@ -49,7 +50,7 @@ class Detector(VisionModel[Detections]):
     _usual_names: ClassVar[tuple[str, ...]] = ()
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
-        return [self._of_image(OutputRow(outputs, row), geometry) for row, geometry in enumerate(geometries)]
+        return [self._of_image(Outputs(outputs, itemgetter(row)), geometry) for row, geometry in enumerate(geometries)]
 
     @abstractmethod
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
@@ -135,8 +136,7 @@ class RowDetector(Detector):
         """(N, extra) float32: the values behind those of each box. Arguments as those of `columns()`."""
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.letterbox(input, order="rgb", fill=114, scale=scale)
+        return Preprocessor.letterbox(input)
 
 
 def finite_rows(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelLike
 
 __all__ = [
-    "fitting_types", "is_bundle", "load", "named_type", "source_of_wrapper", "type_names", "type_of_file",
+    "fitting_types", "is_bundle", "load", "named_type", "run_once", "source_of_wrapper", "type_names", "type_of_file",
     "unknown_type", "wrapper_type",
 ]  # fmt: skip
 
@@ -133,8 +133,7 @@ def _load(path: ModelLike | Infer, backend: str | None, type: str | None, settin
 
 def _unknown_setting(path: ModelLike, name: str, options: set[str]) -> ConfigError:
     """The error for a setting that no wrapper has, and that is not an option of the backend."""
-    source = None if _is_module(path) else ModelSource.of(path)
-    if source is not None and source.format is not None and source.format.key == "onnx":
+    if not _is_module(path) and (source := ModelSource.of(path)).is_onnx:
         _, fitting = types_of_file(source)
         if len(fitting) == 1:
             return unknown_setting(TYPES[fitting[0]], name, options=options)
@@ -221,7 +220,7 @@ def wrapper_type(
     infer = network if isinstance(network, Infer) else None
     fitting = fitting_types(model)
     if len(fitting) > 1 and infer is not None and model.has_open_outputs:
-        model = _run_once(infer, model)  # a run shows open dimensions
+        model = run_once(infer, model)  # a run shows open dimensions
         fitting = fitting_types(model)
     trials: dict[str, _Trial] = {}
     if len(fitting) > 1 and infer is not None:
@@ -293,8 +292,8 @@ def _try(kind: builtins.type[VisionModel[Any]], network: Infer, settings: Mappin
     return _Trial()
 
 
-def _run_once(network: Infer, model: ModelDescription) -> ModelDescription:
-    """The model with the shapes of a run on an empty image."""
+def run_once(network: Infer, model: ModelDescription) -> ModelDescription:
+    """The model with the shapes of a run on an empty image; without one where the input is not of images."""
     try:
         image = ImageInput.of(network.input_specs, None, 640)
     except UnsupportedModelError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from ..ops import DETECTION, DetectStats, nms_oriented
+from ..ops import DetectStats, nms_oriented
 from ..ops.device import DeviceOrientedBoxes
 from .description import ModelDescription, Recognition
 from .detector import finite_rows
@@ -47,8 +47,10 @@ class _DeviceOriented(DeviceBoxes["YOLOv8OBB"]):
 
     def results(self, rows: Sequence[int], geometries: Sequence[Geometry]) -> Iterator[Detections]:
         for i in rows:
-            result, stats = self._oriented.unpack(i)
-            yield oriented_detections(self._model, result["xywhr"], result, stats, geometries[i])
+            found, stats = self._oriented.unpack(i)
+            yield oriented_detections(
+                self._model, found["xywhr"], found["score"], found["class_id"], stats, geometries[i]
+            )
 
     def close(self) -> None:
         self._oriented.close()
@@ -99,12 +101,11 @@ class YOLOv8OBB(YOLOv8):
     ) -> Detections:
         turned = outputs[self._output][[0, 1, 2, 3, -1]][:, boxes["row"]].T.astype(np.float32)
         finite = finite_rows(turned)
-        boxes, turned = boxes[finite], turned[finite]
-        classes = None if self.class_agnostic else boxes["class_id"]
-        kept = nms_oriented(turned, boxes["score"], classes, iou=self.iou)
+        turned, scores, class_ids = turned[finite], boxes["score"][finite], boxes["class_id"][finite]
+        kept = nms_oriented(turned, scores, None if self.class_agnostic else class_ids, iou=self.iou)
         chosen = kept[: self.max_det]
         stats = stats._replace(kept=len(kept), dropped_detections=len(kept) - len(chosen))
-        return oriented_detections(self, turned[chosen], boxes[chosen], stats, geometry)
+        return oriented_detections(self, turned[chosen], scores[chosen], class_ids[chosen], stats, geometry)
 
 
 class EndToEndOBB(EndToEnd):
@@ -132,9 +133,7 @@ class EndToEndOBB(EndToEnd):
 
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         _, rows, stats = self._choose(outputs[self._output])
-        found = np.zeros(len(rows), DETECTION)
-        found["score"], found["class_id"] = rows[:, 4], np.rint(rows[:, 5])
-        return oriented_detections(self, rows[:, [0, 1, 2, 3, 6]], found, stats, geometry)
+        return oriented_detections(self, rows[:, [0, 1, 2, 3, 6]], rows[:, 4], np.rint(rows[:, 5]), stats, geometry)
 
     def verify_boxes(self, rows: npt.NDArray[Any]) -> None:
         if len(rows):
@@ -153,26 +152,17 @@ def check_angles(angles: npt.NDArray[Any]) -> None:
 def oriented_detections(
     model: YOLOv8OBB | EndToEndOBB,
     boxes: npt.NDArray[np.float32],
-    found: npt.NDArray[Any],
+    scores: npt.NDArray[Any],
+    class_ids: npt.NDArray[Any],
     stats: DetectStats,
     geometry: Geometry,
 ) -> Detections:
-    """The result of an image.
-
-    Args:
-        boxes: (N, 5) on the canvas.
-        found: (N,) with the fields `score` and `class_id`.
-    """
+    """The result of an image from boxes (N, 5) on the canvas."""
     turned = to_source(boxes, geometry)
     return Detections.of(
-        enclosing(turned),
-        found["score"],
-        found["class_id"],
-        names=model.class_names,
-        size=geometry.source,
-        stats=stats,
-        oriented=turned,
-    )
+        enclosing(turned), scores, class_ids,
+        names=model.class_names, size=geometry.source, stats=stats, oriented=turned,
+    )  # fmt: skip
 
 
 def to_source(boxes: npt.NDArray[np.float32], geometry: Geometry) -> npt.NDArray[np.float32]:

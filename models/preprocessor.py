@@ -101,10 +101,6 @@ class ImageInput:
         return str(self.spec.dtype.name)
 
     @cached_property
-    def has_free_batch(self) -> bool:
-        return self.spec.has_free_batch
-
-    @cached_property
     def image_shape(self) -> tuple[int, int, int]:
         """The shape of one image in the input, without the batch."""
         width, height = self.size
@@ -116,12 +112,14 @@ class ImageInput:
         Args:
             order: of three channels. A single channel is gray: (3735 B + 19235 G + 9798 R + 16384) >> 15 of each pixel
                 before it is resized, the bytes of OpenCV's BGR2GRAY.
-            pixels: `fill`, `scale` and `bias` of `PixelTransform`.
+            pixels: `fill`, `scale` and `bias` of `PixelTransform`. The scale of a uint8 input is 1 by default.
 
         Raises:
             UnsupportedModelError: `order` is gray, and the input has three channels; or the input has one, and the
                 numbers of three channels differ. The message has the reason alone.
         """
+        if self.dtype == "uint8":
+            pixels = {"scale": 1.0, **pixels}
         if self.channels == 1:
             single = {name: _single(name, value) for name, value in pixels.items()}
             return PixelTransform("gray", self.layout, self.dtype, **single)
@@ -137,7 +135,7 @@ class ImageInput:
     def tensor(self, infer: Infer, images: int, limit: int) -> Tensor:
         """The bound input of `infer`, resized for `images` rows or more, up to `limit`."""
         tensor: Tensor = infer.inputs[self.spec.name]
-        rows = min(infer.scheduling.bucket_batch(images), limit) if self.has_free_batch else limit
+        rows = min(infer.scheduling.bucket_batch(images), limit) if self.spec.has_free_batch else limit
         if self.size_spec is not None:
             infer.inputs[self.size_spec.name].resize((rows, 2)).numpy(writable=True)[:] = self.size
         return tensor.resize((rows, *self.image_shape))
@@ -330,13 +328,10 @@ def geometry_of_pixels(image: HostImage, geometry: Geometry) -> Geometry:
     the geometry for the full size.
     """
     if isinstance(image, _OnCanvas):
-        return _resize(geometry.canvas, geometry.canvas, geometry.canvas, (0, 0))
+        return Geometry.resize(geometry.canvas, geometry.canvas, geometry.canvas, (0, 0))
     if image.reduced_from is None or geometry.resized is None or geometry.offset is None:
         return geometry
-    return _resize(image.pixel_size, geometry.canvas, geometry.resized, geometry.offset)
-
-
-_resize = lru_cache(maxsize=64)(Geometry.resize)
+    return Geometry.resize(image.pixel_size, geometry.canvas, geometry.resized, geometry.offset)
 
 
 def as_size(size: int | Sequence[int] | None, what: str) -> Size | None:

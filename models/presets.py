@@ -43,6 +43,6 @@ def pixel_options(input: ImageInput, pixels: Mapping[str, Any], **given: Any) ->
             raise ConfigError(
                 f"{', '.join(ignored)}: the network takes pixels of uint8 and normalises them itself; leave this out"
             )
-        return {"order": pixels["input_order"], "scale": 1.0}
+        return {"order": pixels["input_order"]}
     normal = PixelTransform.normalize(pixels["mean"], pixels["std"], max_value=1 / pixels["scale"])
     return {"order": pixels["input_order"], "scale": normal.scale, "bias": normal.bias}

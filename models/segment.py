@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -12,7 +13,7 @@ from ..ops.device_masks import DeviceMasks
 from .description import ModelDescription, Recognition, Shape
 from .detector import RowDetector
 from .end_to_end import EndToEnd
-from .execution import HostOutputs, OutputRow
+from .execution import Outputs
 from .output_checks import check_floats
 from .results import Masks
 from .yolo import YOLO, DeviceBoxes, YOLOv5, YOLOv8
@@ -110,7 +111,7 @@ class _DeviceBoxesWithMasks(DeviceBoxes["_RawSegmentation"]):
         if needed <= self._masks.capacity:
             return {"mask": Masks(self._masks.unpack(image, len(boxes)))}
         self._largest = max(self._largest, needed)
-        return self._model.columns(OutputRow(HostOutputs(self._infer), image), boxes, geometry)
+        return self._model.columns(Outputs(Outputs(self._infer.outputs), itemgetter(image)), boxes, geometry)
 
     def close(self) -> None:
         self._masks.close()

@@ -93,8 +93,7 @@ class SelectedBoxes(Detector):
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         if self._layout.bordered:
             return nas_preprocessor(input)
-        scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.stretch(input, order="rgb", scale=scale)
+        return Preprocessor.stretch(input)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Detections]:
         if self._layout.dimensions == 2:  # of one image, without an axis for it

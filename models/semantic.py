@@ -261,8 +261,7 @@ class TwinLiteNet(_MapModel[ClassMaps]):
         return Recognition.yes("a TwinLiteNet (two maps of two classes)")
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
-        scale = 1.0 if input.dtype == "uint8" else 1 / 255
-        return Preprocessor.stretch(input, order="rgb", scale=scale)
+        return Preprocessor.stretch(input)
 
     def map_layout(self, name: str) -> Layout:
         return "chw"

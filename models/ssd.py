@@ -215,9 +215,8 @@ class YOLONAS(SSD):
 
 def nas_preprocessor(input: ImageInput) -> Preprocessor:
     """The preprocessing of YOLO-NAS."""
-    pixels = 1.0 if input.dtype == "uint8" else 1 / 255
 
     def bordered(size: tuple[int, int]) -> Geometry:
         return scaled(size, input.size, min((side - BORDER) / own for side, own in zip(input.size, size, strict=True)))
 
-    return Preprocessor(input, input.transform(order="rgb", fill=114, scale=pixels), bordered)
+    return Preprocessor(input, input.transform(), bordered)

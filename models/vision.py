@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import wraps
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
-import numpy as np
 
 from ..core.model_source import ModelLike, ModelSource
-from ..errors import ConfigError, InferenceError, UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError
 from ..infer import Infer
 from ..loading.registry import check_options, load, option_names
 from ..pipeline.batch_buffer import check_capacity
@@ -296,7 +294,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
 
     def _batch_buffer(self, capacity: int | None) -> BatchBuffer:
         """For a pipeline: batches of up to `capacity` images."""
-        free = self._input.has_free_batch
+        free = self._input.spec.has_free_batch
         check_capacity(self.network, capacity, None if free else self._limit)
         if capacity is None and free and self.network.scheduling.one_core_clones:
             capacity = 1  # a core takes less time for one image after another: a batch does not fit its caches
@@ -362,9 +360,8 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
             raise self._unsupported(str(error), model) from None
         self.canvas_sizes_used = canvases.sizes
         self._stages = ModelStages(
-            canvases, own._verify, own._learned.checking(own.postprocess),
-            lambda parameters: own._learned.checking(own._with(parameters).postprocess),
-            own.device_postprocess, self.decode, self.settings.preprocess,
+            canvases, own._verify, lambda parameters: own._with(parameters).postprocess, own.device_postprocess,
+            self.decode, self.settings.preprocess,
         )  # fmt: skip
         self._variants: dict[bytes, Self] = {}  # by the settings of calls; clones share them
         self._start({})
@@ -526,40 +523,3 @@ class _Learned:
     class_count: int | None = None
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     probabilities: bool | None = None
-    _checked: bool = False
-
-    def checking(self, postprocess: Callable[..., list[Result]]) -> Callable[..., list[Result]]:
-        """`postprocess()`, which raises InferenceError if an array of the first batch's results is a view of an output:
-        the next run would overwrite it.
-        """
-        if self._checked:
-            return postprocess
-
-        @wraps(postprocess)
-        def checked(outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Result]:
-            results = postprocess(outputs, geometries)
-            if not self._checked:
-                for name, output in outputs.items():
-                    if any(np.may_share_memory(array, output) for array in _arrays(results)):
-                        raise InferenceError(
-                            f"{postprocess.__qualname__}() returned a view of output {name!r}, which the next run "
-                            "overwrites; return a copy, such as array.copy()"
-                        )
-                self._checked = True
-            return results
-
-        return checked
-
-
-def _arrays(value: Any, depth: int = 4) -> Iterator[npt.NDArray[Any]]:
-    """The arrays in results: in lists, mappings and dataclasses, nested up to this depth."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif depth:
-        items: Iterable[Any] = value if isinstance(value, (list, tuple)) else ()
-        if isinstance(value, Mapping):
-            items = value.values()
-        elif is_dataclass(value):
-            items = [getattr(value, one.name, None) for one in fields(value)]
-        for item in items:
-            yield from _arrays(item, depth - 1)

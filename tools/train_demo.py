@@ -11,10 +11,10 @@ It writes to `--out`:
 - `digits_detector.onnx`: `images` [batch, 3, 320, 320] -> `output0` [batch, 6300, 15], YOLOv5's interface
 - `digits_classifier.onnx`: `images` [batch, 3, 32, 32] -> `logits` [batch, 10]
 - `demo.jpg`, `demo.json`: a held-back image, and its digits
-- `README.md`: origin, licence, measured figures
 
-All random numbers come from fixed seeds; another version of torch or another processor may still round otherwise, and
-so train slightly different weights. The figures are measured on the exported files, by ONNX Runtime.
+It prints the figures that `infersdk/data/README.md` states, measured on the exported files by ONNX Runtime. All random
+numbers come from fixed seeds; another version of torch or another processor may still round otherwise, and so train
+slightly different weights.
 """
 
 from __future__ import annotations
@@ -180,12 +180,6 @@ def export(model: nn.Module, path: Path, size: int, output: str, metadata: dict[
     onnx.save(graph, path)
 
 
-def measure_detector(path: Path, canvases: list[data.Canvas]) -> dict[str, float]:
-    """mAP on held-back images."""
-    ap50, ap = data.mean_ap(path, canvases)
-    return {"images": len(canvases), "digits": sum(len(c.labels) for c in canvases), "map50": ap50, "map": ap}
-
-
 def measure_classifier(path: Path, canvases: list[data.Canvas]) -> dict[str, float]:
     """Accuracy on the digits of held-back images, cut square and cut stretched, with a margin of a tenth."""
     labels = np.concatenate([c.labels for c in canvases])
@@ -213,54 +207,6 @@ def write_image(digits: data.Digits, out: Path) -> None:
     )
 
 
-README = """# The demo models
-
-Two small models and an image, so that the package can show what it does with no other file. They are demonstrations:
-trained on composed images of handwritten digits, and good for nothing else.
-
-| file | input | output | parameters | bytes |
-|---|---|---|---|---|
-| digits_detector.onnx | `images` [batch, 3, 320, 320] | `output0` [batch, 6300, 15] | {det_params:,} | {det_bytes:,} |
-| digits_classifier.onnx | `images` [batch, 3, 32, 32] | `logits` [batch, 10] | {cls_params:,} | {cls_bytes:,} |
-
-demo.jpg is a held-back image of 640 x 480, demo.json its truth (boxes as x1, y1, x2, y2 in pixels). It was chosen for
-being read without a mistake; the images that the figures below come from were not chosen.
-
-- Inputs are float32 RGB / 255. The detector wants images letterboxed (grey 114); the classifier wants one digit,
-  cut a tenth of its box wider on each side and scaled to 32 x 32.
-- The detector's output is YOLOv5's: cx, cy, w, h in input pixels, objectness, ten class probabilities, all decoded in
-  the graph; strides 8, 16 and 32 with three anchors each. The class names are in the metadata of both files, under the
-  keys of Ultralytics' exports (`names`, `task`, `stride`, `imgsz`).
-
-## Measured on held-back digits
-
-| | |
-|---|---|
-| detector, mAP at IoU 0.5 | {map50:.3f} |
-| detector, mAP at IoU 0.5 to 0.95 | {map:.3f} |
-| classifier, accuracy on digits cut square | {square:.3f} |
-| classifier, accuracy on digits cut to shape and stretched | {stretched:.3f} |
-
-On {images} images with {digits:,} digits. mAP is pycocotools', over detections with confidence above 0.001 after
-NMS per class at IoU 0.6; crops are cut at the true boxes.
-
-## Origin and licence
-
-The digits are "Optical Recognition of Handwritten Digits", E. Alpaydin and C. Kaynak, UCI Machine Learning Repository,
-1998, <https://doi.org/10.24432/C50P49>, CC BY 4.0, in the 8 x 8 form that scikit-learn ships
-(`sklearn.datasets.load_digits`, 1,797 digits). They were scaled, turned, coloured and laid on drawn backgrounds. The
-last {held} were held back before anything was composed: neither the measured images nor demo.jpg show a digit that
-was seen in training. The models and the image are under this package's licence (Apache-2.0); pass on the citation
-above with them.
-
-## To reproduce
-
-    python tools/train_demo.py --out infersdk/data
-
-It took {minutes:.0f} minutes on two shared processor cores with torch {torch}; all seeds are fixed.
-"""
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, required=True, help="the folder to write to")
@@ -269,7 +215,6 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(2)
     cv2.setNumThreads(1)
-    began = time.time()
     few = 100 if args.quick else None
     train, held = data.load_digits()
     write_image(held, args.out)
@@ -279,23 +224,20 @@ def main() -> None:
     classifier = train_classifier(train, few or CLASSIFIER_STEPS)
     about = {"description": "infersdk demo: a handwritten digit", "task": "classify", "stride": "1"}
     export(classifier, path, data.CROP, "logits", about)
-    figures = measure_classifier(path, canvases)
-    figures |= {"cls_bytes": path.stat().st_size, "cls_params": count_parameters(classifier)}
-    print(figures)
+    print(path.name, {**measure_classifier(path, canvases), **size_of(classifier, path)})
 
     path = args.out / "digits_detector.onnx"
     detector = train_detector(train, tuple(stage._replace(steps=few or stage.steps) for stage in STAGES))
     about = {"description": "infersdk demo: handwritten digits", "task": "detect", "stride": str(max(STRIDES))}
     export(Decoded(detector), path, data.SIZE, "output0", about)
-    figures |= measure_detector(path, canvases)
-    figures |= {"det_bytes": path.stat().st_size, "det_params": count_parameters(detector)}
-    figures |= {"minutes": (time.time() - began) / 60, "torch": torch.__version__.split("+")[0]}
-    print(figures)
-    (args.out / "README.md").write_text(README.format(**figures, held=data.HELD_BACK), "utf-8")
+    map50, map_all = data.mean_ap(path, canvases)
+    digits = sum(len(canvas.labels) for canvas in canvases)
+    figures = {"images": len(canvases), "digits": digits, "mAP50": map50, "mAP": map_all}
+    print(path.name, {**figures, **size_of(detector, path)})
 
 
-def count_parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+def size_of(model: nn.Module, path: Path) -> dict[str, int]:
+    return {"parameters": sum(p.numel() for p in model.parameters()), "bytes": path.stat().st_size}
 
 
 if __name__ == "__main__":

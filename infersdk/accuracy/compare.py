@@ -149,13 +149,6 @@ class _Meter:
         self.elements += a.size
         if not a.size:
             return True
-        outside = self.outside
-        cosine = self._measure(a, b)
-        self.cosine = max(self.cosine, cosine)
-        return self.outside == outside and cosine <= self.tolerance.cosine
-
-    def _measure(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
-        """Adds to all but the cosine difference, which it returns."""
         apart = _distance(a, b)
         a, b = _widen(a), _widen(b)
         size = np.abs(a)
@@ -166,14 +159,17 @@ class _Meter:
         relative = np.divide(apart, scale, out=np.where(apart > 0, np.inf, 0.0), where=scale > 0)
         self.max_rel = max(self.max_rel, float(relative.max()))
         allowed = self.tolerance.atol + self.tolerance.rtol * np.where(known, size, 0.0)
-        self.outside += int(np.count_nonzero(apart > allowed))
+        outside = int(np.count_nonzero(apart > allowed))
+        self.outside += outside
         if a.ndim and a.shape[-1] > 1:
             best = np.take_along_axis(b, np.argmax(a, axis=-1, keepdims=True), axis=-1)[..., 0]
             unknown = np.isnan(a.max(axis=-1))
             self.agreeing += int(np.count_nonzero(np.where(unknown, np.isnan(best), best == b.max(axis=-1))))
             self.rows += best.size
         known &= np.isfinite(b)
-        return _cosine_difference(*((a.ravel(), b.ravel()) if known.all() else (a[known], b[known])))
+        cosine = _cosine_difference(*((a.ravel(), b.ravel()) if known.all() else (a[known], b[known])))
+        self.cosine = max(self.cosine, cosine)
+        return not outside and cosine <= self.tolerance.cosine
 
     def result(self) -> Difference:
         if self.note:

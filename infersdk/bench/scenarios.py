@@ -124,14 +124,6 @@ class Scenarios:
         elif scenario in ("single_stream", "multi_stream"):
             self._workload.call()
 
-    def close(self) -> None:
-        if self._pipeline is not None:
-            self._pipeline.close(drain=False)
-        self._threads.shutdown()
-        for clone in self._clones:
-            clone.close()
-        self._workload.close()
-
     # ---- the network alone ----
 
     def _engine(self, seconds: float) -> Measurement:

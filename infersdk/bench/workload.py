@@ -14,9 +14,9 @@ from ..core import files as _files
 from ..errors import ConfigError, UnsupportedModelError
 from ..image import read_image
 from ..loading.samples import random_inputs, read_samples
-from ..models import ImageInput, ModelDescription, VisionModel, fitting_types, wrapper_type
+from ..models import ModelDescription, VisionModel, fitting_types, wrapper_type
 from ..models import load as load_wrapper
-from ..models.loading import source_of_wrapper
+from ..models.loading import run_once, source_of_wrapper
 from ..models.raw_head import head_cut_off
 from ..pipeline import Pipeline
 
@@ -37,7 +37,7 @@ class Workload:
     """A loaded model with its inputs.
 
     Args:
-        infer: the network; `close()` closes it.
+        infer: the network.
         combination, settings: the combination and the settings of the measurement.
         load: loads another form of the model, with the arguments of `infer`.
 
@@ -66,13 +66,15 @@ class Workload:
             self.model = load_wrapper(network, type=self.kind, **settings.wrapper)
         self.decode_head: str | None = getattr(self.model, "decode_head_used", None)
         if self.model is not None:
-            self.items: list[Any] = self._images()
+            files = image_files(settings)
+            self.items: list[Any] = [str(file) if settings.from_files else read_image(file) for file in files]
             self._next = itertools.cycle(self.items)
             images = [read_image(item) for item in itertools.islice(itertools.cycle(self.items), self.batch)]
             feeds = next(iter(self.model.details.network_inputs(images, batch=self.batch)))
         else:
             feeds = self._feeds = self._arrays()
-            self.items = self._rows()
+            rows = self.batch if all(spec.shape for spec in infer.input_specs) else 0
+            self.items = [{name: array[i] for name, array in feeds.items()} for i in range(rows)]
         for name, array in feeds.items():  # for the network alone to run on
             np.copyto(infer.inputs[name].resize(array.shape).numpy(writable=True), array)
         infer.forward()
@@ -101,16 +103,10 @@ class Workload:
 
     def _find_kind(self) -> str:
         """As `kind_of`. Where the file leaves the shapes of outputs open, those of a run on an empty image count."""
-        infer, model = self.infer, ModelDescription.of(self.infer)
-        if model.has_open_outputs and ImageInput.refuses(infer.input_specs) is None:
-            image = ImageInput.of(infer.input_specs, None, 640)
-            outputs = infer(np.zeros((self.batch, *image.image_shape), image.spec.dtype))
-            model = model.with_shapes({name: np.shape(array) for name, array in outputs.items()}, image.size)
+        model = ModelDescription.of(self.infer)
+        if model.has_open_outputs:
+            model = run_once(self.infer, model)
         return kind_of(model, self._settings.wrapper)
-
-    def _images(self) -> list[Any]:
-        files = image_files(self._settings)
-        return list(map(str, files)) if self._settings.from_files else [read_image(file) for file in files]
 
     def _arrays(self) -> dict[str, Any]:
         """Samples of the data for a whole batch, or random arrays."""
@@ -122,13 +118,6 @@ class Workload:
             return dict(result[0])
         rows = {name: np.concatenate([sample[name] for sample in result]) for name in result[0]}
         return {name: np.resize(array, (batch, *array.shape[1:])) for name, array in rows.items()}
-
-    def _rows(self) -> list[Any]:
-        """Requests for a pipeline: rows of the arrays, without their batch axis."""
-        arrays = self._feeds
-        if any(not spec.shape for spec in self.infer.input_specs):
-            return []
-        return [{name: array[i] for name, array in arrays.items()} for i in range(self.batch)]
 
     def samples(self) -> Iterator[Mapping[str, Any]]:
         """Inputs for comparing outputs, the same for each combination of a model.
@@ -187,12 +176,6 @@ class Workload:
         if not self.items:
             raise UnsupportedModelError("an input has no batch axis, so requests cannot share a run")
         return Pipeline(self.model if self.model is not None else self.infer, max_batch=self.batch)
-
-    def close(self) -> None:
-        if self.model is not None:
-            self.model.close()
-        if self.model is None or self.model.network is not self.infer:
-            self.infer.close()
 
 
 def check_batch(infer: Infer, batch: int) -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core.executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers, seconds_of
-from ..core.formats import FORMATS
 from ..core.model_source import ModelLike, ModelSource
 from ..core.target import Target
 from ..errors import ConfigError
@@ -24,7 +23,6 @@ from .report import LayerReport, LayerSide, make_rows
 
 if TYPE_CHECKING:
     from ..custom_ops import CustomOp
-    from ..infer import Infer
 
 __all__ = ["ProfileSettings", "list_built", "profile"]
 
@@ -124,7 +122,7 @@ def list_built(
             f"backend {target.backend!r} cannot list layers without the GPU; profile the model on the GPU"
         )
     graph = _original(source) or OriginalGraph(None)
-    options = _options(kind, settings)
+    options = dict(settings.options)
     if settings.shapes:
         sizes = {name: list(shape) for name, shape in settings.shapes.items()}
         options["profiles"] = {name: {"min": size, "opt": size, "max": size} for name, size in sizes.items()}
@@ -150,18 +148,11 @@ def _checked(settings: ProfileSettings | None) -> ProfileSettings:
 
 def _original(source: ModelSource) -> OriginalGraph | None:
     """The nodes of an ONNX model; None for other formats."""
-    return OriginalGraph(read_model(source)) if source.format is FORMATS["onnx"] else None
+    return OriginalGraph(read_model(source)) if source.is_onnx else None
 
 
 def _mapped(graph: OriginalGraph, result: LayerProfile) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, map_layers(graph, result.layers)))
-
-
-def _options(kind: type[Infer], settings: ProfileSettings) -> dict[str, Any]:
-    """The given options, if the backend reports its layers. Loading checks them."""
-    if "profiling" not in kind.declaration.options.__struct_fields__:
-        raise ConfigError(f"backend {kind.backend!r} does not report the layers that it executes")
-    return dict(settings.options)
 
 
 def _profile_one(
@@ -181,12 +172,13 @@ def _profile_one(
         The side, whose layers are not mapped yet, the shapes of the inputs, and the graph that ran, if it is read.
     """
     kind = backend_class(target.backend)
-    arguments: dict[str, Any] = {**target.arguments, **_options(kind, settings), "custom_ops": custom_ops}
+    if not issubclass(kind, ReportsLayers):
+        raise ConfigError(f"backend {target.backend!r} does not report the layers that it executes")
+    arguments: dict[str, Any] = {**target.arguments, **settings.options, "custom_ops": custom_ops}
     if settings.batch is not None:
         arguments["max_batch"] = settings.batch
     with load(source, **arguments) as plain, load(source, **arguments, profiling=True) as infer:
-        if not isinstance(infer, ReportsLayers):
-            raise ConfigError(f"backend {target.backend!r} does not report the layers that it executes")
+        assert isinstance(infer, ReportsLayers)
         feeds = random_inputs(infer.input_specs, batch=settings.batch, seed=settings.seed, shapes=settings.shapes)
         for one in (plain, infer):
             for name, array in feeds.items():

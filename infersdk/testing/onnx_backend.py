@@ -13,7 +13,6 @@ Each model is written to a file, loaded by `infersdk.load()`, and called.
 
 from __future__ import annotations
 
-import functools
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -82,7 +81,8 @@ class InferBackend(Backend):  # type: ignore[misc]
             kind = Device.parse(device.lower()).kind
         except DeviceUnavailableError:
             return False
-        return kind in _device_kinds(cls.name)
+        devices = backend_class(cls.name).declaration.probe().devices
+        return kind in {Device.parse(name).kind for name in devices}
 
 
 def backend_for(name: str, **options: Any) -> type[InferBackend]:
@@ -98,8 +98,3 @@ def backend_for(name: str, **options: Any) -> type[InferBackend]:
     backend_class(name)
     title = "".join(part.capitalize() for part in name.split("_"))
     return type(f"{title}Backend", (InferBackend,), {"name": name, "options": options})
-
-
-@functools.cache  # the suite asks once a case
-def _device_kinds(name: str) -> frozenset[str]:
-    return frozenset(Device.parse(device).kind for device in backend_class(name).declaration.probe().devices)

@@ -6,7 +6,7 @@ functions that follow the network (`ModelStages`); it knows nothing of model fam
 
 from __future__ import annotations
 
-from .buffer import DevicePostprocess, HostOutputs, ModelStages, OutputRow, Parameters, Timings
+from .buffer import DevicePostprocess, ModelStages, Outputs, Parameters, Timings
 from .execution import Execution
 
-__all__ = ["DevicePostprocess", "Execution", "HostOutputs", "ModelStages", "OutputRow", "Parameters", "Timings"]
+__all__ = ["DevicePostprocess", "Execution", "ModelStages", "Outputs", "Parameters", "Timings"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from operator import methodcaller
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
+import numpy as np
 
 from ...errors import ConfigError, InferenceError
 from ...image import image_size
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from ..canvases import Canvases
     from ..preprocessor import Preprocessor
 
-__all__ = ["DevicePostprocess", "HostBuffer", "HostOutputs", "ModelStages", "OutputRow", "Parameters", "Row", "Timings"]
+__all__ = ["DevicePostprocess", "HostBuffer", "ModelStages", "Outputs", "Parameters", "Row", "Timings"]
 
 Result = TypeVar("Result")
 
@@ -78,25 +80,27 @@ class ModelStages(Generic[Result]):
     Attributes:
         canvases: from images to the network's input.
         verify: called with the outputs of the first run; raises UnsupportedModelError when they are of another family.
-        postprocess: the results of a batch from its outputs: arrays by name, whose first rows belong to the geometries.
-        postprocess_with: the same with the parameters of a request; raises ConfigError for those that it cannot have.
+        postprocess: for the parameters of a request, the function that makes the results of a batch from its outputs:
+            arrays by name, whose first rows belong to the geometries. Raises ConfigError for parameters that a request
+            cannot have.
         device_postprocess: makes the postprocessing on a device for an execution context and a capacity; with
             None the outputs are fetched, and `results()` runs on the host.
         decode: where image files are decoded: `"cpu"`, `"gpu"` or `"auto"`.
         preprocess: where images are preprocessed for a CUDA device: `"device"`, `"host"` or `"auto"`.
         verified: whether `verify` has passed. It is shared by all buffers of a model.
+        copied: whether the results of a batch were found to be no views of the outputs.
         decoded: how many images each decoder has decoded.
         locations: with `preprocess="auto"`, the faster location of each kind of batch; see `WholeBatch`.
     """
 
     canvases: Canvases
     verify: Callable[[Mapping[str, npt.NDArray[Any]]], None]
-    postprocess: Postprocess[Result]
-    postprocess_with: Callable[[Parameters], Postprocess[Result]]
+    postprocess: Callable[[Parameters], Postprocess[Result]]
     device_postprocess: Callable[[Infer, int], DevicePostprocess | None]
     decode: str = "cpu"
     preprocess: str = "auto"
-    verified: bool = field(default=False)
+    verified: bool = False
+    copied: bool = False
     decoded: Counter[str] = field(default_factory=Counter)
     locations: dict[tuple[int, bool], str] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -123,16 +127,39 @@ class ModelStages(Generic[Result]):
         """The results of a batch, with the parameters of each row.
 
         Raises:
-            InferenceError: `postprocess()` does not return a list of one result for each row.
+            InferenceError: `postprocess()` does not return a list of one result for each row, or returns a view of an
+                output in the first batch: the next run would overwrite it.
         """
-        if not any(parameters):
-            return _checked(self.postprocess, outputs, geometries)
-        if len(geometries) == 1:
-            return _checked(self.postprocess_with(parameters[0]), outputs, geometries)
+        if len(geometries) == 1 or not any(parameters):
+            return self._checked(self.postprocess(parameters[0]), outputs, geometries)
         results: list[Result] = []
         for row, (geometry, own) in enumerate(zip(geometries, parameters, strict=True)):
             one = {name: array[row : row + 1] for name, array in outputs.items()}
-            results += _checked(self.postprocess_with(own), one, [geometry])
+            results += self._checked(self.postprocess(own), one, [geometry])
+        return results
+
+    def _checked(
+        self,
+        postprocess: Postprocess[Result],
+        outputs: Mapping[str, npt.NDArray[Any]],
+        geometries: Sequence[Geometry],
+    ) -> list[Result]:
+        results = postprocess(outputs, geometries)
+        fits = isinstance(results, (list, tuple))
+        if not fits or len(results) != len(geometries):
+            found = type(results).__name__ + (f" of {len(results)}" if fits else "")
+            raise InferenceError(
+                f"{postprocess.__qualname__}() returned a {found}; return a list of one result for each geometry, of "
+                f"which the batch has {len(geometries)}"
+            )
+        if not self.copied:
+            for name, output in outputs.items():
+                if any(np.may_share_memory(array, output) for array in _arrays(results)):
+                    raise InferenceError(
+                        f"{postprocess.__qualname__}() returned a view of output {name!r}, which the next run "
+                        "overwrites; return a copy, such as array.copy()"
+                    )
+            self.copied = True
         return results
 
     def with_decoders(self, results: list[Result], decoders: Sequence[str | None]) -> list[Result]:
@@ -155,55 +182,41 @@ class ModelStages(Generic[Result]):
             self.verified = True
 
 
-def _checked(
-    postprocess: Postprocess[Result], outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]
-) -> list[Result]:
-    results = postprocess(outputs, geometries)
-    fits = isinstance(results, (list, tuple))
-    if not fits or len(results) != len(geometries):
-        found = type(results).__name__ + (f" of {len(results)}" if fits else "")
-        raise InferenceError(
-            f"{postprocess.__qualname__}() returned a {found}; return a list of one result for each geometry, of which "
-            f"the batch has {len(geometries)}"
-        )
-    return results
+def _arrays(value: Any, depth: int = 4) -> Iterator[npt.NDArray[Any]]:
+    """The arrays in results: in lists, mappings and dataclasses, nested up to this depth."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif depth:
+        items: Iterable[Any] = value if isinstance(value, (list, tuple)) else ()
+        if isinstance(value, Mapping):
+            items = value.values()
+        elif is_dataclass(value):
+            items = [getattr(value, one.name, None) for one in fields(value)]
+        for item in items:
+            yield from _arrays(item, depth - 1)
 
 
-class HostOutputs(Mapping[str, "npt.NDArray[Any]"]):
-    """A network's outputs as arrays on the host, each fetched when it is looked at. They are those of its last run.
+class Outputs(Mapping[str, "npt.NDArray[Any]"]):
+    """Outputs as arrays by name, each made when it is looked at.
 
-    Attributes:
-        tensors: the outputs by name.
+    Args:
+        sources: those of a network, by name.
+        array_of: makes an array of one; by default it fetches a tensor to the host.
     """
 
-    def __init__(self, infer: Infer) -> None:
-        self.tensors = infer.outputs
+    def __init__(
+        self, sources: Mapping[str, Any], array_of: Callable[[Any], npt.NDArray[Any]] = methodcaller("numpy")
+    ) -> None:
+        self.sources, self._array_of = sources, array_of
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        return self.tensors[name].numpy()
+        return self._array_of(self.sources[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
+        return iter(self.sources)
 
     def __len__(self) -> int:
-        return len(self.tensors)
-
-
-class OutputRow(Mapping[str, "npt.NDArray[Any]"]):
-    """The outputs of one image of a batch, each looked up when it is needed."""
-
-    def __init__(self, outputs: Mapping[str, npt.NDArray[Any]], row: int) -> None:
-        self._outputs, self._row = outputs, row
-
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = self._outputs[name][self._row]
-        return array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._outputs)
-
-    def __len__(self) -> int:
-        return len(self._outputs)
+        return len(self.sources)
 
 
 class HostBuffer(Generic[Result]):
@@ -226,7 +239,7 @@ class HostBuffer(Generic[Result]):
             )
         self.infer, self.capacity = infer, capacity
         self._stages, self._canvas = stages, stages.preprocessor
-        self._runs, self._outputs = SideBySide(infer), HostOutputs(infer)
+        self._runs, self._outputs = SideBySide(infer), Outputs(infer.outputs)
         self._rows: list[Any] = [None] * capacity  # geometry, parameters and decoder of each image.
         self._address = self._stride = 0  # of the first row of the input, and bytes from row to row
         self._begun = 0  # rows of the input, until it runs
@@ -270,7 +283,7 @@ class HostBuffer(Generic[Result]):
         if self._written and self._tensor.shape[0] > count:
             self._tensor.numpy(writable=True)[count:] = 0
         self._begun, self._written = 0, False
-        self._outputs.tensors = self._runs.forward()
+        self._outputs.sources = self._runs.forward()
 
     def wait(self) -> None:
         """`run()` has waited."""

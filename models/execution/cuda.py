@@ -24,7 +24,7 @@ from ...image import DeviceImage, HostImage
 from ...image.batch import ImageBatch, shared_workers
 from ...image.uploads import bring_in
 from ..preprocessor import geometry_of_pixels
-from .buffer import HostOutputs
+from .buffer import Outputs
 from .placement import LocationCost, WholeBatch
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class FetchOutputs:
             tensor.fetch(self._infer.stream)
 
     def collect(self, geometries: Sequence[Geometry], parameters: Sequence[Parameters]) -> list[Any]:
-        return self._stages.results(HostOutputs(self._infer), geometries, parameters)
+        return self._stages.results(Outputs(self._infer.outputs), geometries, parameters)
 
     def close(self) -> None:
         """It holds nothing of its own."""
@@ -105,7 +105,7 @@ class CudaInstance:
             started = perf_counter()
         self.infer.enqueue()
         if not self._stages.verified:
-            outputs: Mapping[str, npt.NDArray[Any]] = HostOutputs(self.infer)
+            outputs: Mapping[str, npt.NDArray[Any]] = Outputs(self.infer.outputs)
             if len(rows) < self.infer.inputs[self._stages.preprocessor.input.spec.name].shape[0]:
                 outputs = {name: array[: len(rows)] if array.ndim else array for name, array in outputs.items()}
             self._stages.verify_once(outputs)

@@ -129,7 +129,7 @@ class ModelBuffer(Generic[Result]):
 
     def prepare(self, row: int, item: Any, parameters: Parameters) -> None:
         if parameters:
-            self._stages.postprocess_with(parameters)  # raises ConfigError for parameters that a request cannot have
+            self._stages.postprocess(parameters)  # raises ConfigError for parameters that a request cannot have
         self.rows.write(row, self.rows.read(item), parameters)
 
     def move(self, source: int, target: int) -> None:

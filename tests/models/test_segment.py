@@ -113,6 +113,8 @@ def test_a_file_that_leaves_its_shapes_open(tmp_path: Path) -> None:
         assert model.details.class_count == 2
     with load(model_file(tmp_path, "yolov5", open_shapes=True)) as model:
         assert type(model) is YOLOv5Seg
+    with load(model_file(tmp_path, "yolov8", open_shapes=True)) as model:
+        check(model.details.run_once(IMAGE, {})[2]())
 
 
 def test_from_a_configuration(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ class DepthEstimation(PresetInput[DepthMap]):
 
     Args:
         kind: `"disparity"`: values grow towards the camera (Depth Anything, MiDaS, DPT); `"distance"`: they grow away
-            from it (metric models). None is `"distance"` for files with the task "depth", else `"disparity"`.
+            from it (metric models). None is `"distance"` for files with the task "depth" or the `model_type` "glpn" or
+            "zoedepth", else `"disparity"`.
         filter: how the map is resized to the image: `"bicubic"`, as transformers and MiDaS do it, or `"bilinear"`.
         preset: see `PresetInput`. Depth Anything has `"imagenet"`, MiDaS v2.1 too, DPT of MiDaS v3 `"inception"`.
         fit: `"stretch"` or `"letterbox"`; None stretches, and letterboxes for the task "depth".
@@ -48,8 +49,9 @@ class DepthEstimation(PresetInput[DepthMap]):
     fallback_size: ClassVar[int] = 518
     _outputs: ClassVar[int] = 1
     presets_by_family: ClassVar[dict[str, str]] = {"depth_anything": "imagenet"}
-    #: The values of `model_type` in the metadata, as transformers calls them.
-    model_types: ClassVar[frozenset[str]] = frozenset({"depth_anything", "dpt", "zoedepth", "glpn"})
+    #: The values of `model_type` in the metadata, as transformers calls them: of metric models, and of all.
+    metric_types: ClassVar[frozenset[str]] = frozenset({"zoedepth", "glpn"})
+    model_types: ClassVar[frozenset[str]] = frozenset({"depth_anything", "dpt"}) | metric_types
 
     @classmethod
     def _recognises_outputs(cls, model: ModelDescription) -> Recognition:
@@ -66,7 +68,9 @@ class DepthEstimation(PresetInput[DepthMap]):
         )
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[DepthMap]:
-        kind = self.kind or ("distance" if self._description.task == self.task else "disparity")
+        model = self._description
+        is_metric = model.task == self.task or model.model_type in self.metric_types
+        kind = self.kind or ("distance" if is_metric else "disparity")
         maps = plane_rows(next(iter(outputs.values())))
         return [
             DepthMap(resize_map(maps[row], geometry, filter=self.filter), kind)

@@ -131,7 +131,8 @@ class ModelDescription:
         _, rows, columns = self.head.shape
         if self.end_to_end:
             return True
-        if not isinstance(rows, int) or not isinstance(columns, int) or columns < 6:
+        least = 6 if self.prototypes is None else 7  # with a mask coefficient
+        if not isinstance(rows, int) or not isinstance(columns, int) or columns < least:
             return False
         few = QUERIES[0] <= rows <= QUERIES[1] and columns < rows
         return (few or columns == 6) and not boxes_per_cell(rows, self.input_size)

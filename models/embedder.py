@@ -22,6 +22,8 @@ __all__ = ["Embedder"]
 
 #: The dimensions of a vector are a multiple of this; it distinguishes vectors from classes in files that do not say.
 STEP = 64
+#: Parts of the names that exporters give the output of vectors: `image_embeds`, `pooler_output`, `features`.
+OUTPUTS = ("embed", "pooler", "feature")
 
 
 class Embedder(VisionModel[Embedding]):
@@ -55,7 +57,8 @@ class Embedder(VisionModel[Embedding]):
             return Recognition.no(f"its output {spec} is not a vector for each image")
         fixed = [d for d in spec.shape[1:] if isinstance(d, int)]
         is_vector = len(fixed) == len(spec.shape) - 1 and math.prod(fixed) % STEP == 0
-        if model.task is None and (model.names or not is_vector):
+        is_named = any(part in spec.name.lower() for part in OUTPUTS)
+        if model.task is None and (model.names or not (is_vector or is_named)):
             return Recognition.nearly("its values may be those of classes")
         return Recognition.yes("a model that gives vectors")
 

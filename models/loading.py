@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..infer import Infer
 from ..loading.registry import load as load_network
 from .declaration import unknown_setting
 from .description import ModelDescription
+from .names import class_names
 from .preprocessor import ImageInput
 from .raw_head import head_cut_off, without_decoding
 from .registry import ALIASES, TYPES, answers, looks_like
@@ -206,8 +208,9 @@ def wrapper_type(
 ) -> builtins.type[VisionModel[Any]]:
     """The one wrapper of `TYPES` that says yes to a network.
 
-    Where several do, each runs the network once, on noise; those that refuse its outputs are left out. Where none does,
-    those that say nearly are tried in the same way: the message names the ones whose first run passes.
+    Where several do, those are left that say yes with the given names in place of those of the metadata. Where several
+    are left, each runs the network once, on noise; those that refuse its outputs are left out. Where none does, those
+    that say nearly are tried in the same way: the message names the ones whose first run passes.
 
     Args:
         network: a network; or the description of a file, which is not run.
@@ -222,6 +225,8 @@ def wrapper_type(
     if len(fitting) > 1 and infer is not None and model.has_open_outputs:
         model = run_once(infer, model)  # a run shows open dimensions
         fitting = fitting_types(model)
+    if len(fitting) > 1 and settings and settings.get("names") is not None:
+        fitting = fitting_types(replace(model, names=class_names(settings["names"]))) or fitting
     trials: dict[str, _Trial] = {}
     if len(fitting) > 1 and infer is not None:
         trials = _tried(fitting, infer, settings)

@@ -278,9 +278,10 @@ class _Recorder:
         """The golden samples, and the wrapper that was used, which is closed."""
         with self._load() as model:
             parameters = {name: getattr(model, name) for name in sorted(model.per_call)}
+            runs = [model.details.run_once(file, parameters) for file in files]
+            _check_finite(str(self._source), [[outputs for _, outputs, _ in runs]])
             samples = []
-            for number, file in enumerate(files):
-                feed, _, result = model.details.run_once(file, parameters)
+            for number, (feed, _, result) in enumerate(runs):
                 inputs = {name: self._keep(array, INPUT_ELEMENTS) for name, array in feed.items()}
                 samples.append(Sample(f"golden/{number}.png", inputs, result().to_dicts()))
         chooses_head = "decode_head" in model.settings.__struct_fields__ and "decode_head" not in self._settings

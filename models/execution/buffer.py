@@ -124,12 +124,14 @@ class ModelStages(Generic[Result]):
     def results(
         self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry], parameters: Sequence[Parameters]
     ) -> list[Result]:
-        """The results of a batch, with the parameters of each row.
+        """The results of a batch, with the parameters of each row. The outputs of the first run are verified.
 
         Raises:
+            UnsupportedModelError: as `verify`.
             InferenceError: `postprocess()` does not return a list of one result for each row, or returns a view of an
                 output in the first batch: the next run would overwrite it.
         """
+        self.verify_once(outputs)
         if len(geometries) == 1 or not any(parameters):
             return self._checked(self.postprocess(parameters[0]), outputs, geometries)
         results: list[Result] = []
@@ -291,7 +293,6 @@ class HostBuffer(Generic[Result]):
     def results(self, count: int) -> list[Result]:
         """The results of these rows."""
         geometries, parameters, decoders = map(list, zip(*self._rows[:count], strict=True))
-        self._stages.verify_once(self._outputs)
         results = self._stages.results(self._outputs, geometries, parameters)
         return self._stages.with_decoders(results, decoders)
 

@@ -47,6 +47,18 @@ def test_the_metadata_of_ultralytics_says_all(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.values, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [("glpn", "distance"), ("zoedepth", "distance"), ("dpt", "disparity"), ("depth_anything", "disparity")],
+)
+def test_the_family_says_the_kind(tmp_path: Path, family: str, kind: str) -> None:
+    path = head_model(tmp_path / "m.onnx", [VALUES], {"model_type": family})
+    with load(path, preset="unit") as model:
+        assert model(IMAGE).kind == kind
+    with load(path, preset="unit", kind="disparity") as model:
+        assert model(IMAGE).kind == "disparity"
+
+
 def test_a_map_that_does_not_say_what_it_is_has_to_be_named(tmp_path: Path) -> None:
     path = head_model(tmp_path / "m.onnx", [VALUES[None]], {})
     with pytest.raises(UnsupportedModelError, match=r'nothing in the file says .* depth.*type="depth"'):

@@ -168,6 +168,12 @@ def test_both_readings_are_named(tmp_path: Path) -> None:
     names = {"names": "{0: 'a', 1: 'b', 2: 'c'}"}
     with pytest.raises(UnsupportedModelError, match='Name it: type="rt-detr" or type="rf-detr"'):
         load(head_model(tmp_path / "n.onnx", values, names))
+    with pytest.raises(UnsupportedModelError, match='Name it: type="rt-detr" or type="rf-detr"$'):
+        load(path, names=["a", "b", "c"])
+    with load(path, names=["a", "b"]) as model:
+        assert type(model) is DETR
+    with pytest.raises(UnsupportedModelError, match="3 classes, but names has 4 names"):
+        load(path, names=list("abcd"))
     four = [np.zeros((100, 4), np.float32)] * 2  # which of them are the boxes?
     with pytest.raises(UnsupportedModelError, match="no two outputs of queries"):
         RTDETR(head_model(tmp_path / "four.onnx", four, {}))

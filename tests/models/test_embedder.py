@@ -66,6 +66,18 @@ def test_metadata_first_else_both_readings(tmp_path: Path) -> None:
         model(IMAGE)
 
 
+@pytest.mark.parametrize("name", ["image_embeds", "pooler_output", "features", "Embedding"])
+@pytest.mark.parametrize("open_shapes", [False, True])
+def test_the_name_of_an_output_may_say_that_it_is_a_vector(tmp_path: Path, name: str, open_shapes: bool) -> None:
+    vector = np.linspace(-1, 2, 440, dtype=np.float32)
+    path = head_model(tmp_path / "m.onnx", [vector], {}, names=[name], open_shapes=open_shapes)
+    with pytest.raises(UnsupportedModelError, match='type="classifier" or type="embedding"'):
+        load(path)
+    named = head_model(tmp_path / "n.onnx", [vector], {"task": "classify"}, names=[name], open_shapes=open_shapes)
+    with load(named) as model:
+        assert type(model) is Classifier
+
+
 @pytest.mark.parametrize("fit", ["stretch", "letterbox", "crop"])
 def test_how_an_image_comes_onto_the_input(tmp_path: Path, fit: Any) -> None:
     image = np.zeros((100, 200, 3), np.uint8)

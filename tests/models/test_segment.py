@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from head_models import head_model
+from onnx_models import onnx, value
 
 from infersdk.accuracy import Contender, SegmentTask
 from infersdk.errors import ConfigError, UnsupportedModelError
@@ -113,6 +114,20 @@ def test_a_file_that_leaves_its_shapes_open(tmp_path: Path) -> None:
         assert model.details.class_count == 2
     with load(model_file(tmp_path, "yolov5", open_shapes=True)) as model:
         assert type(model) is YOLOv5Seg
+    with load(model_file(tmp_path, "yolov8", open_shapes=True)) as model:
+        check(model.details.run_once(IMAGE, {})[2]())
+
+
+def test_masks_of_queries_are_no_prototypes(tmp_path: Path) -> None:
+    """As MaskFormer gives them: classes and a map for each of 10 queries."""
+    logits, maps = np.zeros((10, 6), np.float32), np.zeros((10, 16, 16), np.float32)
+    names = ["class_queries_logits", "masks_queries_logits"]
+    path = head_model(tmp_path / "m.onnx", [logits, maps], {}, names=names, open_shapes=True)
+    proto = onnx.load(path)
+    proto.graph.output[0].CopyFrom(value(names[0], ["batch", "queries", 6]))
+    onnx.save(proto, path)
+    with load(path) as model, pytest.raises(UnsupportedModelError, match="6 values, which leaves no classes"):
+        model(IMAGE)
 
 
 def test_from_a_configuration(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from onnx_models import onnx
 from PIL import Image
 
 from infersdk import models
+from infersdk.bundles import pack
 from infersdk.errors import ConfigError, InputError, ShapeError, UnsupportedModelError
 from infersdk.models import ClassMap, ClassMaps, SemanticSegmentation, TwinLiteNet, load
 
@@ -123,6 +124,9 @@ def test_open_shapes_are_learned_in_the_first_run(tmp_path: Path) -> None:
     with SemanticSegmentation(path, preset="unit") as model:
         assert model(IMAGE).labels == ["sky", "road", "car"]
         assert model.details.class_count == 3
+    pack(path, tmp_path / "m.infer", images=[IMAGE], type="segmentation", settings={"preset": "unit"})
+    with load(tmp_path / "m.infer", verify="always") as model:
+        assert model(IMAGE).labels == ["sky", "road", "car"]
 
 
 @pytest.mark.parametrize("axis", [(), (0,), (2,)], ids=["bhw", "b1hw", "bhw1"])

@@ -71,7 +71,7 @@ static ifs_status side_of(const char *name, const ifs_geometry *g, int axis, int
     const int32_t source = axis ? g->source_height : g->source_width;
     const double *m = g->to_source;
     if (prototypes < 1 || prototypes > canvas)
-        return ifs__fail(IFS_ERR_SHAPE, "the array has a %s of %d, but the canvas has %d; there must be 1 to as many",
+        return ifs__fail(IFS_ERR_SHAPE, "the maps have a %s of %d, but the canvas has %d; there must be 1 to as many",
                          name, (int)prototypes, (int)canvas);
     ifs__mask_side side = {.low = 0, .high = canvas - 1, .canvas = canvas, .prototypes = prototypes};
     double edges[2] = {0, canvas};

@@ -330,15 +330,20 @@ static void set_synced(ifs_memory *memory) {
     memory->head = IFS_HEAD_SYNCED;
 }
 
-/* Copies between the blocks: queued on `stream`, which is the memory's last stream, with `done` behind it; or at once,
- * where that is NULL. */
+/* ERR_INVALID_ARGUMENT if a copy would be captured into a graph: its event could not be waited for. */
+static ifs_status check_not_captured(const ifs_memory *memory, ifs_stream *stream) {
+    if (!stream || !ifs__stream_captures(stream))
+        return IFS_OK;
+    return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
+                     "a copy of %zu bytes between host and device is due while its stream is captured into a graph; "
+                     "access the memory before the capture, and fetch it after the launch",
+                     memory->nbytes);
+}
+
+/* Copies between the blocks: queued on `stream`, which is the memory's last stream and is not captured, with `done`
+ * behind it; or at once, where that is NULL. */
 static ifs_status copy(ifs_memory *memory, void *dst, const void *src, ifs_stream *stream, ifs_event **done,
                        bool *pending) {
-    if (stream && ifs__stream_captures(stream))
-        return ifs__fail(IFS_ERR_INVALID_ARGUMENT,
-                         "a copy of %zu bytes between host and device is due while its stream is captured into a "
-                         "graph; access the memory before the capture, and fetch it after the launch",
-                         memory->nbytes);
     if (stream && !*done) /* before the copy: what cannot be waited for is not queued */
         IFS__TRY(ifs_event_create(memory->device, done));
     IFS__TRY(ifs__copy(memory->device, dst, src, memory->nbytes, stream));
@@ -362,8 +367,10 @@ static bool must_copy(const ifs_memory *memory, int32_t access, int32_t my_head)
 
 static ifs_status access_host(ifs_memory *memory, int32_t access, void **out) {
     IFS__TRY(ensure_block(memory, IFS_SIDE_HOST));
-    if (must_copy(memory, access, IFS_HEAD_HOST))
+    if (must_copy(memory, access, IFS_HEAD_HOST)) {
+        IFS__TRY(check_not_captured(memory, memory->last_stream));
         IFS__TRY(copy_to_host(memory, memory->last_stream));
+    }
     IFS__TRY(wait_for(memory->to_host_done, &memory->to_host_pending));
     if (access & IFS_WRITE) {
         IFS__TRY(wait_for(memory->to_device_done, &memory->to_device_pending));
@@ -377,6 +384,8 @@ static ifs_status access_device(ifs_memory *memory, int32_t access, ifs_stream *
     if (memory->device == IFS_NO_DEVICE)
         return ifs__fail(IFS_ERR_NO_DEVICE, "this memory is on the host alone; create it for a device to use it there");
     IFS__TRY(check_stream(memory, stream));
+    if (must_copy(memory, access, IFS_HEAD_DEVICE))
+        IFS__TRY(check_not_captured(memory, stream)); /* first: a refused access changes nothing */
     IFS__TRY(ensure_block(memory, IFS_SIDE_DEVICE));
     IFS__TRY(order_after(memory, stream));
     if (must_copy(memory, access, IFS_HEAD_DEVICE))
@@ -409,6 +418,7 @@ static ifs_status fetch(ifs_memory *memory, ifs_stream *stream) {
     if (memory->head != IFS_HEAD_DEVICE)
         return IFS_OK;
     IFS__TRY(check_stream(memory, stream));
+    IFS__TRY(check_not_captured(memory, stream));
     IFS__TRY(ensure_block(memory, IFS_SIDE_HOST));
     IFS__TRY(order_after(memory, stream));
     return copy_to_host(memory, stream);

@@ -183,6 +183,9 @@ static void copies_in_a_capture(void) {
     fill(data, 100, 4);
     queue.captures = true;
     CHECK(ifs_memory_fetch(memory, stream) == IFS_ERR_INVALID_ARGUMENT);
+    queue.captures = false;
+    CHECK(ifs_memory_device_ptr(memory, IFS_READ_WRITE, stream, &data) == IFS_OK);
+    queue.captures = true;
     CHECK(ifs_memory_resize(memory, 1000) == IFS_ERR_DEVICE && ifs_memory_nbytes(memory) == 100); /* it cannot wait */
     CHECK(ifs_memory_head(memory) == IFS_HEAD_DEVICE && queue.queued == 0);
     queue.captures = false;

@@ -174,7 +174,7 @@ def test_wrong_arguments() -> None:
         class_map(np.zeros((2, 8, 8), F), geometry, layout="nhwc")  # type: ignore[arg-type]
     with pytest.raises(errors.InputError, match="256.*1 to 255"):
         class_map(np.zeros((256, 8, 8), F), geometry)
-    with pytest.raises(errors.ShapeError, match="the array has a width of 65, but the canvas has 64"):
+    with pytest.raises(errors.ShapeError, match="the maps have a width of 65, but the canvas has 64"):
         class_map(np.zeros((2, 8, 65), F), geometry)
     with pytest.raises(errors.InputError, match="threshold is nan"):
         class_map(np.zeros((1, 8, 8), F), geometry, threshold=float("nan"))

@@ -59,6 +59,7 @@ KEEP_GIL = (
     "ifs_geometry_affine",
     "ifs_tensor_create",
     "ifs_tensor_on",
+    "ifs_tensor_lend",
     "ifs_tensor_dtype",
     "ifs_tensor_ndim",
     "ifs_tensor_dims",

@@ -224,7 +224,7 @@ def lend_dlpack(
         check(lib.ifs_tensor_hold(tensor, lib.IFS_SIDE_DEVICE, lib.IFS_READ_WRITE, at, block))
     else:
         theirs = Stream.wrap(1 if stream is None else stream, Device("cuda", ordinal))
-        check(lib.ifs_tensor_lend(tensor, theirs._open, at, block))
+        check(lib.held_ifs_tensor_lend(tensor, theirs._open, at, block))
     managed, dims = ffi.new("DLManagedTensor *"), ffi.new("int64_t[]", list(shape) or [0])
     exported = managed.dl_tensor
     exported.data, exported.shape, exported.ndim = at[0], dims, len(shape)

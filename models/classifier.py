@@ -46,7 +46,7 @@ class Classifier(VisionModel[Classifications]):
             the network's input without keeping its proportions.
         interpolation: how it is resized: `"bilinear"` gives the bytes of OpenCV's INTER_LINEAR, `"bilinear-antialias"`
             and `"bicubic"` those of Pillow's BILINEAR and BICUBIC. torchvision, timm and Ultralytics resize with
-            Pillow's filters. They are for images on the host.
+            Pillow's filters. These run on the host, to which images on a GPU are copied.
         resize: the shorter side is brought to this before the crop; None is 256 for a crop of 224, and in proportion
             for others. For an input that is not square, the image is resized to cover the input, as in timm, at a scale
             that is larger by resize / the input's shorter side.

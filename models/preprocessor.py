@@ -173,7 +173,7 @@ class Preprocessor:
             `scaled_decode` to those of its settings.
         scaled_decode: decode JPEG files at 1/2, 1/4 or 1/8 of their size, where no less is left than the resize needs.
         interpolation: `"bilinear"` is OpenCV's INTER_LINEAR, in one pass with all else. `"bilinear-antialias"` and
-            `"bicubic"` are Pillow's filters BILINEAR and BICUBIC: images on the host are resized by them as they are
+            `"bicubic"` are Pillow's filters BILINEAR and BICUBIC: images are resized by them on the host as they are
             read, for geometries that resize without padding.
 
     Attributes:
@@ -238,8 +238,8 @@ class Preprocessor:
         """The image on the canvas, resized by Pillow's filter."""
         if image.format == "nv12":
             raise ImageError(
-                f"an NV12 frame cannot be resized by interpolation={self.interpolation!r}; convert the frame to BGR "
-                "first"
+                f"an NV12 frame cannot be resized by interpolation={self.interpolation!r}; convert the frame to BGR, "
+                "or use interpolation='bilinear'"
             )
         geometry = self.geometry_of(image.size)
         if geometry.resized is None or geometry.offset is None:
@@ -254,17 +254,12 @@ class Preprocessor:
         return _OnCanvas(pixels, image.format.removesuffix("a"), image.decoder, reduced_from=image.size)
 
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
-        """As `read()`; an array on a CUDA device stays there."""
-        if isinstance(source, DeviceImage):
-            return source
-        if not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
-            if self.interpolation != "bilinear":
-                raise ImageError(
-                    f"interpolation={self.interpolation!r} is for images on the host, and this one is on a GPU; "
-                    "copy it to the host first, or use interpolation='bilinear'"
-                )
-            return DeviceImage(source, self.channel_order)
-        return self.read(source)
+        """As `read()`; an image on a CUDA device stays there, unless Pillow's filter resizes it on the host."""
+        if not isinstance(source, DeviceImage):
+            if isinstance(source, np.ndarray) or not DeviceImage.is_one(source):
+                return self.read(source)
+            source = DeviceImage(source, self.channel_order)
+        return source if self.interpolation == "bilinear" else self._resampled(source.to_host())
 
     def _resized_size(self, size: Size) -> Size:
         """The size that an image of (width, height) is resized to; its own, if it is warped instead."""

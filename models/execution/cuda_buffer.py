@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
+from ...errors import ConfigError
 from ...image import DeviceImage, HostImage, SharedImage
 from ...image.nvimgcodec import EncodedImage, JpegDecoder, encoded_image, is_installed, shared_decoder
 from .buffer import ModelStages, Parameters, Row
@@ -39,7 +40,7 @@ class CudaBuffer(Generic[Result]):
         self._instances, self._stages, self._shares_cpu = instances, stages, shares_cpu
         instances.reserve(capacity)
         self._canvas = stages.preprocessor
-        self._decoder = _decoder_for(stages.decode, self._device)
+        self._decoder = _decoder_for(stages, self._device)
         self.decodes = self._decoder is not None
         self._rows: list[Row | None] = [None] * capacity
         self._ready: list[Row] | None = None  # the rows with their files decoded
@@ -128,12 +129,18 @@ class CudaBuffer(Generic[Result]):
         self._free(self.capacity)
 
 
-def _decoder_for(setting: str, device: Device) -> JpegDecoder | None:
+def _decoder_for(stages: ModelStages[Any], device: Device) -> JpegDecoder | None:
     """The decoder of JPEG files for the setting `decode`; None where the processor decodes.
 
     Raises:
         BackendUnavailableError: `"gpu"`, and nvImageCodec is not installed or finds no decoder.
+        ConfigError: `"gpu"`, and images are resized on the host.
     """
-    if setting == "cpu" or (setting == "auto" and not is_installed()):
+    interpolation = stages.preprocessor.interpolation
+    if interpolation != "bilinear" and stages.decode == "gpu":
+        raise ConfigError(
+            f"decode='gpu' is for interpolation='bilinear', and {interpolation!r} resizes on the host; leave decode out"
+        )
+    if stages.decode == "cpu" or interpolation != "bilinear" or (stages.decode == "auto" and not is_installed()):
         return None
     return shared_decoder(device)

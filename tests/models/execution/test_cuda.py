@@ -14,6 +14,7 @@ from waiting import together
 
 from infersdk import Pipeline, device_count, errors, pinned_empty
 from infersdk.errors import ImageError
+from infersdk.image import read_image
 from infersdk.models import Classifier, GroupResult, ModelGroup, Tiled, YOLOv5, YOLOv8
 from infersdk.ops import DetectionDecoder
 
@@ -39,8 +40,6 @@ def detector(request: pytest.FixtureRequest) -> Iterator[YOLOv5]:
 @pytest.fixture(scope="module")
 def frames(request: pytest.FixtureRequest) -> list[np.ndarray[Any, Any]]:
     """Images of several sizes, in BGR."""
-    from infersdk.image import read_image
-
     assets: Path = request.getfixturevalue("assets")
     files = [*sorted((assets / "coco" / "val").glob("*.jpg"))[:9], assets / "images" / "bus.jpg"]
     return [np.ascontiguousarray(read_image(f).pixels[..., ::-1]) for f in files]
@@ -228,6 +227,20 @@ def test_classifier(assets: Path) -> None:
     with Classifier(path, backend="tensorrt-rtx", max_batch=8, preset="caffe", resize=256, **STEADY) as model:
         first, _ = imagenet_top(model, assets / "imagenet")
     assert first == 64
+
+
+def test_pillow_filters_resize_images_of_the_device_on_the_host(assets: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path, file = assets / "models" / "squeezenet1.1.onnx", assets / "images" / "bus.jpg"
+    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "preset": "caffe", "interpolation": "bilinear-antialias"}
+    with Classifier(path, **settings, **STEADY) as model:
+        frame = np.ascontiguousarray(read_image(file).pixels[..., ::-1])
+        expected = model(frame).scores
+        for source in (str(file), torch.from_numpy(frame).cuda()):
+            np.testing.assert_array_equal(model(source).scores, expected)
+            np.testing.assert_allclose(model.submit(source).result(60).scores, expected, atol=2e-3)
+    with pytest.raises(errors.ConfigError, match="decode='gpu' is for interpolation='bilinear'"):
+        Classifier(path, decode="gpu", **settings)
 
 
 def test_submitted_from_many_threads(detector: YOLOv5, frames: list[Any]) -> None:

@@ -90,6 +90,9 @@ class Kernel:
         self._module = compiler.SourceModule(source, options=options, no_extern_c='extern "C"' in source)
         self._function = self._module.get_function(name)
         self._theirs = cuda.Stream()
+        current = cuda.Context.get_device()
+        self._device = Device("cuda", next(i for i in range(cuda.Device.count()) if cuda.Device(i) == current))
+        self._ours = as_stream(self._theirs, self._device)
         self.threads = threads
 
     def __call__(self, *arguments: Any, stream: Stream, grid: int | tuple[int, ...] | None = None) -> None:
@@ -105,9 +108,13 @@ class Kernel:
             if first is None:
                 raise InputError("without a tensor among the arguments the grid has to be given")
             grid = max(1, -(-first.size // self.threads))  # CUDA refuses a grid without blocks
-        ours = as_stream(self._theirs, stream.device)
-        ours.wait(Event(stream.device).record(stream))  # each call has its own events: threads may share the kernel
-        native = [np.uintp(a.device_ptr(write=True, stream=ours)) if isinstance(a, Tensor) else a for a in arguments]
+        if stream.device != self._device:
+            raise InputError(f"the kernel was made for {self._device}, and the stream is on {stream.device}")
+        # Each call has its own events: threads may share the kernel.
+        self._ours.wait(Event(self._device).record(stream))
+        native = [
+            np.uintp(a.device_ptr(write=True, stream=self._ours)) if isinstance(a, Tensor) else a for a in arguments
+        ]
         blocks = (grid, 1) if isinstance(grid, int) else grid
         self._function(*native, block=(self.threads, 1, 1), grid=blocks, stream=self._theirs)
-        stream.wait(Event(stream.device).record(ours))
+        stream.wait(Event(self._device).record(self._ours))

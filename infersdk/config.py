@@ -46,8 +46,8 @@ T = TypeVar("T")
 _TABLES = ("models", "server")
 #: Fields that name a model file.
 _MODEL_FILES = ("path", "detection", "recognition", "orientation")
-#: Fields that name a file with a key; 64 hexadecimal digits are a key themselves.
-_KEY_FILES = ("trust", "certificate", "private_key")
+#: Fields of the table `server` that name a file.
+_SERVER_FILES = ("certificate", "private_key")
 _READERS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 
 #: Limits on a configuration, against mistakes and attacks.
@@ -373,10 +373,12 @@ def _anchor_paths(data: dict[str, Any], folder: Path, lock: Mapping[str, str] | 
                 table[key] = value if lock is None else lock[value]
             elif not isinstance(value, str):
                 continue
-            elif _is_file(key, value) or (key in _KEY_FILES and not HEX_32.fullmatch(value.lower())):
+            elif _is_file(key, value) or (key == "trust" and not HEX_32.fullmatch(value.lower())):
                 table[key] = str(folder / value)
             elif key == "key" and value.startswith("file:"):
                 table[key] = f"file:{folder / value.removeprefix('file:')}"
+    if isinstance(server := data.get("server"), dict):
+        server.update({key: str(folder / server[key]) for key in _SERVER_FILES if isinstance(server.get(key), str)})
 
 
 def model_tables(configuration: Mapping[str, Any]) -> Mapping[str, Any]:

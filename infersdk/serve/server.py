@@ -73,7 +73,9 @@ class Server:
 
     def __init__(self, config: str | os.PathLike[str] | Mapping[str, Any], **settings: Any) -> None:
         require_packages()
-        self.settings = ServerSettings.of(server_table(read(config)), **settings)
+        table = server_table(read(config))
+        ServerSettings.of(table)  # also values that `settings` replace: the watcher reads them again
+        self.settings = ServerSettings.of(table, **settings)
         if self.settings.http_port is None and self.settings.grpc_port is None:
             raise ConfigError("server: http_port and grpc_port are both missing; set one of them")
         if (self.settings.certificate is None) != (self.settings.private_key is None):

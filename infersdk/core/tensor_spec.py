@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
-    "DTYPES", "TensorSpec", "as_array", "as_dims", "as_numbers", "by_name", "dtype_code", "float_code", "known_shapes",
+    "DTYPES", "TensorSpec", "aligned", "as_array", "as_dims", "as_numbers", "by_name", "dtype_code", "float_code",
+    "known_shapes",
 ]  # fmt: skip
 
 
@@ -135,12 +136,17 @@ def as_array(value: Any, name: str | None = None) -> npt.NDArray[Any]:
         raise InputError(f"{what} is not an array: {error}; give {remedy}") from None
 
 
+def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, or a copy that is aligned to its elements; the core reads no others."""
+    return array if array.flags.aligned else array.copy()
+
+
 def as_numbers(name: str, values: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
     """Values as an array; raises InputError for values that are not numbers, and for rows of different lengths."""
     try:
         array = np.asarray(values)
         if array.dtype.kind not in "cmMSU":  # of which NumPy makes real numbers too
-            array = np.require(array, dtype, "A")  # the core reads no others
+            array = aligned(np.asarray(array, dtype))
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} cannot be read as an array of numbers: {error}") from None
     if array.dtype.kind not in "biuf":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core._lib import check, choice, ffi, lib
-from ..core.tensor_spec import as_array, float_code
+from ..core.tensor_spec import aligned, as_array, float_code
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def topk(
     n = scores.shape[-1]
     if not 1 <= k <= n:
         raise InputError(f"k is {k}; with {n} classes it must be 1 to {n}")
-    scores = np.require(scores, requirements=["C", "A"])
+    scores = aligned(np.ascontiguousarray(scores))
     shape = *scores.shape[:-1], k
     class_ids = np.empty(shape, np.int32)
     best = np.empty(shape, np.float32)
@@ -85,7 +85,7 @@ def class_map(
     """
     scores = as_array(scores)
     params = class_map_params(scores.shape, scores.dtype, layout=layout, threshold=threshold)
-    scores = np.require(scores, requirements=["C", "A"])
+    scores = aligned(np.ascontiguousarray(scores))
     width, height = geometry.source
     out = np.empty((height, width), np.uint8)
     out_c = ffi.from_buffer("uint8_t[]", out, require_writable=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..core._lib import Handle, check, choice, ffi, int32, lib, returned
-from ..core.tensor_spec import float_code
+from ..core.tensor_spec import aligned, float_code
 from ..errors import DTypeError, InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -369,7 +369,7 @@ def _weights(index: int, level: GridLevel, channels: int) -> tuple[int, Any, Any
         if array is not None and array.dtype != np.float32:
             raise DTypeError(f"levels[{index}].{name} is {array.dtype}; it must be float32")
     first, second = (
-        ffi.NULL if array is None else ffi.from_buffer("float[]", np.require(array, requirements=["C", "A"]))
+        ffi.NULL if array is None else ffi.from_buffer("float[]", aligned(np.ascontiguousarray(array)))
         for array in (weights, bias)
     )
     return weights.shape[1], first, second

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core._lib import check, choice, ffi, lib
-from ..core.tensor_spec import as_array, float_code
+from ..core.tensor_spec import aligned, as_array, float_code
 from ..errors import InputError, ShapeError
 from ..image.images import ImageView, PixelFormat, image_view
 
@@ -98,7 +98,7 @@ def resize_map(
     values = as_array(values)
     if values.ndim != 2 or 0 in values.shape:
         raise ShapeError(f"the map has shape {values.shape}; use (height, width)")
-    values = np.require(values, requirements=["C", "A"])
+    values = aligned(np.ascontiguousarray(values))
     params = ffi.new("ifs_float_map_params *")
     params.dtype, params.filter = float_code("the map is", values.dtype), code
     params.height, params.width = values.shape

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core._lib import check, choice, ffi, lib, returned
-from ..core.tensor_spec import as_array, as_numbers
+from ..core.tensor_spec import aligned, as_array, as_numbers
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import fraction
 
@@ -112,7 +112,7 @@ def _int32_classes(class_ids: npt.ArrayLike, n: int) -> npt.NDArray[np.int32]:
         if n and (ids.dtype.kind not in "iu" or ids.max() > 2**31 - 1 or ids.min() < -(2**31)):
             raise DTypeError(f"class_ids are {ids.dtype}; they must be integers that fit 32 bits")
         ids = ids.astype(np.int32)
-    return np.require(ids, requirements=["C", "A"])
+    return aligned(np.ascontiguousarray(ids))
 
 
 def _suppress(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core._lib import Handle, check, ffi, int32, lib, returned
-from ..core.tensor_spec import as_array
+from ..core.tensor_spec import aligned, as_array
 from ..errors import DTypeError, InputError, ShapeError
 from .detection import DETECTION
 
@@ -52,7 +52,7 @@ def assign(costs: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
     if costs.dtype != np.float32:
         raise DTypeError(f"costs are {costs.dtype}; use float32")
     columns = np.empty(len(costs), np.int32)
-    source = ffi.from_buffer("float[]", np.require(costs, requirements=["C", "A"]))
+    source = ffi.from_buffer("float[]", aligned(np.ascontiguousarray(costs)))
     check(lib.ifs_assign(source, *costs.shape, ffi.from_buffer("int32_t[]", columns)))
     return columns
 

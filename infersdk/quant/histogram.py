@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..core._lib import check, ffi, lib, out
+from ..core.tensor_spec import aligned
 from ..errors import DTypeError, InputError
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ _RANGE = np.dtype(
 def _floats(values: npt.NDArray[Any]) -> Any:
     if values.dtype != np.float32:
         raise DTypeError(f"activations are {values.dtype}; ranges and histograms need float32")
-    return (
-        ffi.from_buffer(_FLOATS, np.require(values, requirements=["C", "A"]).reshape(-1)) if values.size else ffi.NULL
-    )
+    return ffi.from_buffer(_FLOATS, aligned(np.ascontiguousarray(values)).reshape(-1)) if values.size else ffi.NULL
 
 
 class ChannelRanges:

@@ -202,7 +202,7 @@ def write_bundle(
     own = {FIRST: head, **({SIGNATURE: signer.sign(head)} if signer is not None else {})}
     entries = {name: Part.of(content) for name, content in own.items()}
     with atomic_path(path) as sibling, open(sibling, "wb") as file:
-        contents = iter([*own.values(), *parts.values()])
+        contents = iter([*own.values(), *(parts[name] for name in manifest.parts)])
         for _, piece in pieces({**entries, **manifest.parts}):
             file.write(piece)
             file.write(next(contents, b""))

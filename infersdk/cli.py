@@ -8,7 +8,8 @@ read. 2: wrong usage or input, or output that cannot be written. 3: a backend, d
 4: failed while running. 130: interrupted. 143: terminated.
 """
 
-# Only modules that `import infersdk` imports, too, are imported here, so that main() handles Ctrl-C and SIGTERM early.
+# Besides `interrupts`, only modules that `import infersdk` imports are imported here, so that main() handles Ctrl-C and
+# SIGTERM early.
 from __future__ import annotations
 
 import contextlib

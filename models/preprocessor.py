@@ -255,11 +255,13 @@ class Preprocessor:
 
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
         """As `read()`; an image on a CUDA device stays there, unless Pillow's filter resizes it on the host."""
-        if not isinstance(source, DeviceImage):
-            if isinstance(source, np.ndarray) or not DeviceImage.is_one(source):
-                return self.read(source)
-            source = DeviceImage(source, self.channel_order)
-        return source if self.interpolation == "bilinear" else self._resampled(source.to_host())
+        if isinstance(source, DeviceImage):
+            image = source
+        elif not isinstance(source, np.ndarray) and DeviceImage.is_one(source):
+            image = DeviceImage(source, self.channel_order)
+        else:
+            return self.read(source)
+        return image if self.interpolation == "bilinear" else self._resampled(image.to_host())
 
     def _resized_size(self, size: Size) -> Size:
         """The size that an image of (width, height) is resized to; its own, if it is warped instead."""

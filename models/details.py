@@ -32,7 +32,7 @@ class ModelDetails:
 
     #: Maximum number of images in one run.
     batch_limit: int = 1
-    #: The CUDA device where it takes images; None for a model that takes them on the host alone.
+    #: The CUDA device where it reads images; None for a model that reads them on the host.
     image_device: Device | None = None
 
     def __init__(self, model: Any, network: Infer, networks: tuple[Infer, ...] = ()) -> None:
@@ -74,7 +74,8 @@ class VisionDetails(ModelDetails):
     def __init__(self, model: Any) -> None:
         super().__init__(model, model.network)
         self.batch_limit = model._limit
-        self.image_device = Device.parse(model.network.device) if model.network.stream is not None else None
+        on_device = model.network.stream is not None and model._stages.preprocessor.interpolation == "bilinear"
+        self.image_device = Device.parse(model.network.device) if on_device else None
 
     @property
     def decoded(self) -> Mapping[str, int]:

@@ -57,7 +57,8 @@ class Embedder(VisionModel[Embedding]):
             return Recognition.no(f"its output {spec} is not a vector for each image")
         fixed = [d for d in spec.shape[1:] if isinstance(d, int)]
         is_vector = len(fixed) == len(spec.shape) - 1 and math.prod(fixed) % STEP == 0
-        is_named = any(part in spec.name.lower() for part in OUTPUTS)
+        is_row = all(isinstance(side, int) for side in spec.shape[2:])
+        is_named = is_row and any(part in spec.name.lower() for part in OUTPUTS)
         if model.task is None and (model.names or not (is_vector or is_named)):
             return Recognition.nearly("its values may be those of classes")
         return Recognition.yes("a model that gives vectors")

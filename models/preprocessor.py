@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..errors import ConfigError, ImageError, UnsupportedModelError
+from ..errors import ConfigError, UnsupportedModelError
 from ..image import DeviceImage, Geometry, HostImage, ImageSource, PixelTransform, read_image
 from ..image.batch import ImageBatch, shared_workers
-from ..ops import resample
+from ..ops import preprocess, resample
 from ..pipeline.batch_buffer import DEFAULT_BATCH
 
 if TYPE_CHECKING:
@@ -236,11 +236,10 @@ class Preprocessor:
 
     def _resampled(self, image: HostImage) -> HostImage:
         """The image on the canvas, resized by Pillow's filter."""
-        if image.format == "nv12":
-            raise ImageError(
-                f"an NV12 frame cannot be resized by interpolation={self.interpolation!r}; convert the frame to BGR, "
-                "or use interpolation='bilinear'"
-            )
+        if image.format == "nv12":  # the filters have no form for it
+            whole = Geometry.resize(image.size, image.size, image.size, (0, 0))
+            converted = preprocess(image.view(), whole, PixelTransform("bgr", "hwc", "uint8", scale=1.0))
+            image = HostImage(converted, "bgr", image.decoder)
         geometry = self.geometry_of(image.size)
         if geometry.resized is None or geometry.offset is None:
             raise ConfigError(

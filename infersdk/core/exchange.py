@@ -224,7 +224,7 @@ def lend_dlpack(
         check(lib.ifs_tensor_hold(tensor, lib.IFS_SIDE_DEVICE, lib.IFS_READ_WRITE, at, block))
     else:
         theirs = Stream.wrap(1 if stream is None else stream, Device("cuda", ordinal))
-        waits = lib.held_ifs_tensor_head(tensor) == lib.IFS_HEAD_HOST  # for a copy; without it threads may share it
+        waits = lib.ifs_tensor_head(tensor) == lib.IFS_HEAD_HOST  # for a copy; without it threads may share it
         lend = lib.ifs_tensor_lend if waits else lib.held_ifs_tensor_lend
         check(lend(tensor, theirs._open, at, block))
     managed, dims = ffi.new("DLManagedTensor *"), ffi.new("int64_t[]", list(shape) or [0])

@@ -347,17 +347,19 @@ class DeviceImage:
             stream.wait(decoded.ready)
             at, chroma, lender = decoded.address, decoded.chroma, decoded
         else:
-            tensor = Tensor.from_dlpack(self._source, stream=stream)
-            if tensor.dtype != np.uint8:
-                raise ImageError(
-                    f"an image has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it"
-                )
+            tensor = self._shared(stream)
             self._check_device(tensor.device, stream)
             at, lender = tensor.device_ptr(stream=stream), tensor
         x, y = self._corner
         at += y * self._stride + x * self._pixel
         uv = None if chroma is None else at + chroma
         return device_image_view(at, self.size, self.format, stride=self._stride, uv=uv, lender=lender)  # type: ignore[arg-type]
+
+    def _shared(self, stream: Any) -> Tensor:
+        tensor = Tensor.from_dlpack(self._source, stream=stream)
+        if tensor.dtype != np.uint8:
+            raise ImageError(f"an image has elements of uint8, not {tensor.dtype}; scale it to 0..255 and convert it")
+        return tensor
 
     def _check_device(self, device: Any, stream: Any) -> None:
         if device != stream.device:
@@ -368,8 +370,7 @@ class DeviceImage:
         if self._decoded is not None:
             pixels = self._decoded.to_host()
         else:
-            shared = self.upload
-            pixels = (Tensor.from_dlpack(self._source).numpy() if shared is None else shared.pixels).copy()
+            pixels = (self._shared(None).numpy() if self.upload is None else self.upload.pixels).copy()
         image = HostImage(
             pixels.reshape(pixels.shape[:2]) if self.format == "nv12" else pixels, self.format, self.decoder
         )

@@ -56,6 +56,8 @@ class CudaBuffer(Generic[Result]):
 
     def prepares_quickly(self, item: Any) -> bool:
         # An image that is decoded is only kept here until the batch runs.
+        if self._stages.preprocessor.interpolation != "bilinear":
+            return False
         if isinstance(item, SharedImage):
             return item.is_decoded
         return isinstance(item, (np.ndarray, HostImage)) or DeviceImage.is_one(item)

@@ -53,7 +53,7 @@ class Rows(Result, Sequence[Row]):
 def check_names(names: Any) -> None:
     """Raises InputError unless class names can be read by class_id."""
     if isinstance(names, (str, bytes, Mapping, Set)) or not hasattr(names, "__len__"):
-        raise InputError(f"names is {names!r:.80}; give a list of the class names, which may be empty")
+        raise InputError(f"names is {names!r:.80}; give a list of the class names by class_id, which may be empty")
 
 
 def class_label(names: Sequence[str], class_id: int) -> str:

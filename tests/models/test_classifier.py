@@ -11,7 +11,9 @@ from onnx_models import node, onnx, save, value
 from PIL import Image
 
 from infersdk import errors
+from infersdk.image import Geometry, PixelTransform, image_view
 from infersdk.models import Classifier
+from infersdk.ops import preprocess
 
 pytest.importorskip("onnxruntime")
 #: The filters of Pillow, by the names of `interpolation`.
@@ -249,6 +251,18 @@ def test_framing_and_interpolation(framing: str, interpolation: str, tmp_path: P
         rgba = np.dstack([image, np.full(image.shape[:2], 7, np.uint8)])
         np.testing.assert_allclose(model(rgba).scores, direct.scores, rtol=1e-5)
         assert len(model(image[..., 0])) == 3
+
+
+@pytest.mark.parametrize("interpolation", PILLOW)
+def test_frames_in_nv12(interpolation: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    """They are resized as the same frame in BGR."""
+    frame = rng.integers(0, 256, (60, 64), np.uint8)
+    whole = Geometry.resize((64, 40), (64, 40), (64, 40), (0, 0))
+    bgr = preprocess(image_view(frame, "nv12"), whole, PixelTransform("bgr", "hwc", "uint8", scale=1.0))
+    settings: dict[str, Any] = {"preset": "unit", "interpolation": interpolation, "resize": 10}
+    path = mean_model(tmp_path / "m.onnx")
+    with Classifier(path, channel_order="nv12", **settings) as model, Classifier(path, **settings) as other:
+        np.testing.assert_array_equal(model(frame).scores, other(bgr).scores)
 
 
 @pytest.mark.parametrize("framing", ["crop", "stretch"])

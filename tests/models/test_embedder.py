@@ -76,6 +76,9 @@ def test_the_name_of_an_output_may_say_that_it_is_a_vector(tmp_path: Path, name:
     named = head_model(tmp_path / "n.onnx", [vector], {"task": "classify"}, names=[name], open_shapes=open_shapes)
     with load(named) as model:
         assert type(model) is Classifier
+    plane = head_model(tmp_path / "p.onnx", [np.ones((1, 8, 8), np.float32)], {}, names=[name], open_shapes=open_shapes)
+    with pytest.raises(UnsupportedModelError):
+        load(plane)
 
 
 @pytest.mark.parametrize("fit", ["stretch", "letterbox", "crop"])

@@ -74,7 +74,7 @@ class VisionDetails(ModelDetails):
     def __init__(self, model: Any) -> None:
         super().__init__(model, model.network)
         self.batch_limit = model._limit
-        on_device = model.network.stream is not None and model._stages.preprocessor.interpolation == "bilinear"
+        on_device = model.network.stream is not None and not model._stages.preprocessor.resizes_on_host
         self.image_device = Device.parse(model.network.device) if on_device else None
 
     @property

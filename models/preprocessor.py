@@ -194,7 +194,7 @@ class Preprocessor:
                 f"its input {self.input.spec} has {self.input.channels} channels, and its preprocessing gives "
                 f"{self.transform.channels} ({self.transform.order!r}); make it with ImageInput.transform()"
             )
-        if self.scaled_decode and self.interpolation != "bilinear":
+        if self.scaled_decode and self.resizes_on_host:
             raise ConfigError(
                 f"scaled_decode has no effect with interpolation={self.interpolation!r}; leave it out, or give "
                 "interpolation='bilinear'"
@@ -229,15 +229,20 @@ class Preprocessor:
 
         return cls(input, input.transform(**pixels), covering)
 
+    @property
+    def resizes_on_host(self) -> bool:
+        """Whether one of Pillow's filters resizes images as they are read."""
+        return self.interpolation != "bilinear"
+
     def read(self, source: ImageSource | HostImage) -> HostImage:
         at_least = self._resized_size if self.scaled_decode else None
         image = read_image(source, channel_order=self.channel_order, at_least=at_least)
-        return image if self.interpolation == "bilinear" else self._resampled(image)
+        return self._resampled(image) if self.resizes_on_host else image
 
     def _resampled(self, image: HostImage) -> HostImage:
         """The image on the canvas, resized by Pillow's filter."""
         if image.format == "nv12":  # the filters have no form for it
-            whole = Geometry.resize(image.size, image.size, image.size, (0, 0))
+            whole = Geometry.stretch(image.size, image.size)
             converted = preprocess(image.view(), whole, PixelTransform("bgr", "hwc", "uint8", scale=1.0))
             image = HostImage(converted, "bgr", image.decoder)
         geometry = self.geometry_of(image.size)
@@ -260,7 +265,7 @@ class Preprocessor:
             image = DeviceImage(source, self.channel_order)
         else:
             return self.read(source)
-        return image if self.interpolation == "bilinear" else self._resampled(image.to_host())
+        return self._resampled(image.to_host()) if self.resizes_on_host else image
 
     def _resized_size(self, size: Size) -> Size:
         """The size that an image of (width, height) is resized to; its own, if it is warped instead."""
@@ -324,7 +329,7 @@ def geometry_of_pixels(image: HostImage, geometry: Geometry) -> Geometry:
     the geometry for the full size.
     """
     if isinstance(image, _OnCanvas):
-        return Geometry.resize(geometry.canvas, geometry.canvas, geometry.canvas, (0, 0))
+        return Geometry.stretch(geometry.canvas, geometry.canvas)
     if image.reduced_from is None or geometry.resized is None or geometry.offset is None:
         return geometry
     return Geometry.resize(image.pixel_size, geometry.canvas, geometry.resized, geometry.offset)

@@ -49,15 +49,15 @@ class CudaBuffer(Generic[Result]):
 
     def read(self, source: Any) -> HostImage | DeviceImage | EncodedImage:
         preprocessor = self._stages.preprocessor
-        if isinstance(source, SharedImage) and preprocessor.interpolation == "bilinear":
+        if isinstance(source, SharedImage) and not preprocessor.resizes_on_host:
             return source.on_device(self._device, preprocessor.channel_order)
         encoded = None if self._decoder is None else encoded_image(source)
         return preprocessor.read_any(source) if encoded is None else encoded
 
     def prepares_quickly(self, item: Any) -> bool:
-        # An image that is decoded is only kept here until the batch runs.
-        if self._stages.preprocessor.interpolation != "bilinear":
+        if self._stages.preprocessor.resizes_on_host:
             return False
+        # An image that is decoded is only kept here until the batch runs.
         if isinstance(item, SharedImage):
             return item.is_decoded
         return isinstance(item, (np.ndarray, HostImage)) or DeviceImage.is_one(item)
@@ -138,11 +138,12 @@ def _decoder_for(stages: ModelStages[Any], device: Device) -> JpegDecoder | None
         BackendUnavailableError: `"gpu"`, and nvImageCodec is not installed or finds no decoder.
         ConfigError: `"gpu"`, and images are resized on the host.
     """
-    interpolation = stages.preprocessor.interpolation
-    if interpolation != "bilinear" and stages.decode == "gpu":
+    on_host = stages.preprocessor.resizes_on_host
+    if on_host and stages.decode == "gpu":
         raise ConfigError(
-            f"decode='gpu' is for interpolation='bilinear', and {interpolation!r} resizes on the host; leave decode out"
+            f"decode='gpu' is for interpolation='bilinear', and {stages.preprocessor.interpolation!r} resizes on the "
+            "host; leave decode out"
         )
-    if stages.decode == "cpu" or interpolation != "bilinear" or (stages.decode == "auto" and not is_installed()):
+    if on_host or stages.decode == "cpu" or (stages.decode == "auto" and not is_installed()):
         return None
     return shared_decoder(device)

@@ -257,7 +257,7 @@ def test_framing_and_interpolation(framing: str, interpolation: str, tmp_path: P
 def test_frames_in_nv12(interpolation: str, tmp_path: Path, rng: np.random.Generator) -> None:
     """They are resized as the same frame in BGR."""
     frame = rng.integers(0, 256, (60, 64), np.uint8)
-    whole = Geometry.resize((64, 40), (64, 40), (64, 40), (0, 0))
+    whole = Geometry.stretch((64, 40), (64, 40))
     bgr = preprocess(image_view(frame, "nv12"), whole, PixelTransform("bgr", "hwc", "uint8", scale=1.0))
     settings: dict[str, Any] = {"preset": "unit", "interpolation": interpolation, "resize": 10}
     path = mean_model(tmp_path / "m.onnx")

@@ -16,7 +16,7 @@ from ..ops import topk
 from .description import ModelDescription, Recognition, Shape
 from .output_checks import check_floats, lies_in_unit
 from .pixel_metadata import pixel_settings
-from .preprocessor import ImageInput, Interpolation, Preprocessor, as_size
+from .preprocessor import ImageInput, Preprocessor, as_size
 from .presets import PRESETS, Preset, pixel_options
 from .results import Classifications
 from .vision import VisionModel
@@ -44,9 +44,6 @@ class Classifier(VisionModel[Classifications]):
             `"centred"` (-0.5 to 0.5) or `"unit"` (0 to 1).
         framing: `"crop"`: the shorter side is resized, and the centre cropped; `"stretch"`: the image is resized to
             the network's input without keeping its proportions.
-        interpolation: how it is resized: `"bilinear"` gives the bytes of OpenCV's INTER_LINEAR, `"bilinear-antialias"`
-            and `"bicubic"` those of Pillow's BILINEAR and BICUBIC. torchvision, timm and Ultralytics resize with
-            Pillow's filters. These run on the host, to which images on a GPU are copied.
         resize: the shorter side is brought to this before the crop; None is 256 for a crop of 224, and in proportion
             for others. For an input that is not square, the image is resized to cover the input, as in timm, at a scale
             that is larger by resize / the input's shorter side.
@@ -63,7 +60,6 @@ class Classifier(VisionModel[Classifications]):
 
     preset: Preset | None = None
     framing: Literal["crop", "stretch"] = "crop"
-    interpolation: Interpolation | None = None
     resize: Annotated[int, msgspec.Meta(ge=1)] | None = None
     crop: int | tuple[int, int] | None = None
     mean: float | Triple | None = None
@@ -111,7 +107,7 @@ class Classifier(VisionModel[Classifications]):
             input,
             input.transform(**pixel_options(input, self._pixels(), **given)),
             geometry,
-            interpolation=self.interpolation or stated.get("interpolation", "bilinear"),
+            interpolation=stated.get("interpolation", "bilinear"),
         )
 
     def postprocess(

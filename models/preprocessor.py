@@ -157,8 +157,8 @@ def _images_and_sizes(specs: Sequence[TensorSpec]) -> tuple[list[TensorSpec], Te
 Interpolation = Literal["bilinear", "bilinear-antialias", "bicubic"]
 
 
-class _OnCanvas(HostImage):
-    """An image whose pixels are resized to the canvas. Its size is that of the image before."""
+class _Resized(HostImage):
+    """The part of an image that its canvas shows, resized already. Its size is that of the image before."""
 
 
 @dataclass(frozen=True)
@@ -169,12 +169,12 @@ class Preprocessor:
         input: the network's input.
         transform: the conversion of each pixel.
         geometry: makes the geometry of an image of (width, height); asked once for each size.
-        channel_order: of NumPy arrays that are given as images: `"bgr"`, `"rgb"` or `"nv12"`. A wrapper sets this and
-            `scaled_decode` to those of its settings.
+        channel_order: of NumPy arrays that are given as images: `"bgr"`, `"rgb"` or `"nv12"`. A wrapper sets this,
+            `scaled_decode` and `interpolation` to those of its settings.
         scaled_decode: decode JPEG files at 1/2, 1/4 or 1/8 of their size, where no less is left than the resize needs.
         interpolation: `"bilinear"` is OpenCV's INTER_LINEAR, in one pass with all else. `"bilinear-antialias"` and
             `"bicubic"` are Pillow's filters BILINEAR and BICUBIC: images are resized by them on the host as they are
-            read, for geometries that resize without padding.
+            read, for geometries that resize.
 
     Attributes:
         geometry_of: the cached geometry of an image of (width, height); of a reduced image, by `HostImage.size`.
@@ -240,22 +240,14 @@ class Preprocessor:
         return self._resampled(image) if self.resizes_on_host else image
 
     def _resampled(self, image: HostImage) -> HostImage:
-        """The image on the canvas, resized by Pillow's filter."""
+        """The part of the image that the canvas shows, resized by Pillow's filter."""
         if image.format == "nv12":  # the filters have no form for it
             whole = Geometry.stretch(image.size, image.size)
             converted = preprocess(image.view(), whole, PixelTransform("bgr", "hwc", "uint8", scale=1.0))
             image = HostImage(converted, "bgr", image.decoder)
-        geometry = self.geometry_of(image.size)
-        if geometry.resized is None or geometry.offset is None:
-            raise ConfigError(
-                f"interpolation={self.interpolation!r} is for geometries that resize; use 'bilinear' for one that warps"
-            )
-        left, top = -geometry.offset[0], -geometry.offset[1]
-        crop = left, top, left + geometry.canvas[0], top + geometry.canvas[1]
-        pixels = resample(
-            image.view(), geometry.resized, filter=self.interpolation.removesuffix("-antialias"), crop=crop
-        )
-        return _OnCanvas(pixels, image.format.removesuffix("a"), image.decoder, reduced_from=image.size)
+        resized, part, _ = _shown(self.geometry_of(image.size))
+        pixels = resample(image.view(), resized, filter=self.interpolation.removesuffix("-antialias"), crop=part)
+        return _Resized(pixels, image.format.removesuffix("a"), image.decoder, reduced_from=image.size)
 
     def read_any(self, source: ImageSource | HostImage) -> HostImage | DeviceImage:
         """As `read()`; an image on a CUDA device stays there, unless Pillow's filter resizes it on the host."""
@@ -322,14 +314,26 @@ def _single(name: str, value: Any) -> Any:
     return numbers.pop()
 
 
+def _shown(geometry: Geometry) -> tuple[Size, tuple[int, int, int, int], Size]:
+    """(width, height) of the resized image; left, top, right and bottom of its part on the canvas; the corner of that
+    part there.
+    """
+    if geometry.resized is None or geometry.offset is None:
+        raise ConfigError("Pillow's filters resize images, and this geometry warps them; use interpolation='bilinear'")
+    (width, height), (x, y), canvas = geometry.resized, geometry.offset, geometry.canvas
+    part = max(-x, 0), max(-y, 0), min(width, canvas[0] - x), min(height, canvas[1] - y)
+    return geometry.resized, part, (max(x, 0), max(y, 0))
+
+
 def geometry_of_pixels(image: HostImage, geometry: Geometry) -> Geometry:
     """The geometry for the pixels of an image, whose own geometry is for its full size.
 
-    They differ where the file was decoded at a reduced size, or its pixels are on the canvas. Boxes are mapped back by
-    the geometry for the full size.
+    They differ where the file was decoded at a reduced size, or its pixels are resized already. Boxes are mapped back
+    by the geometry for the full size.
     """
-    if isinstance(image, _OnCanvas):
-        return Geometry.stretch(geometry.canvas, geometry.canvas)
+    if isinstance(image, _Resized):
+        _, (left, top, right, bottom), corner = _shown(geometry)
+        return Geometry.resize(image.pixel_size, geometry.canvas, (right - left, bottom - top), corner)
     if image.reduced_from is None or geometry.resized is None or geometry.offset is None:
         return geometry
     return Geometry.resize(image.pixel_size, geometry.canvas, geometry.resized, geometry.offset)

@@ -23,7 +23,7 @@ from .description import ModelDescription, Recognition, Shape
 from .details import VisionDetails
 from .execution import DevicePostprocess, Execution, ModelStages, Parameters, Timings
 from .names import class_names
-from .preprocessor import ImageInput, Preprocessor, as_size
+from .preprocessor import ImageInput, Interpolation, Preprocessor, as_size
 from .requests import Requests
 
 if TYPE_CHECKING:
@@ -76,7 +76,11 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
             processor. `"auto"`: on the device, where the model is on one and nvImageCodec is installed. Each result
             has the name of its `decoder`.
         scaled_decode: whether JPEG files are decoded at 1/2, 1/4 or 1/8 of their size, where the network's input is no
-            larger. It takes less time, and changes the pixels. It is for bilinear interpolation.
+            larger. It takes less time, and changes the pixels. It is for `interpolation="bilinear"`.
+        interpolation: how images are resized: `"bilinear"` gives the bytes of OpenCV's INTER_LINEAR,
+            `"bilinear-antialias"` and `"bicubic"` those of Pillow's BILINEAR and BICUBIC. torchvision, timm and most of
+            transformers resize with Pillow's filters. These run on the host, to which images on a GPU are copied. None
+            is `"bilinear"`, unless the wrapper finds another one in the model's metadata.
         canvas: `"fixed"` puts each image on the whole input. `"fit"` puts it on the smallest of several canvases that
             holds it at the same size, which saves padding; an ONNX model of a fixed size is changed for that.
         canvas_sizes: (width, height) of the canvases for `"fit"`; None is those of 16:9, 3:2 and 4:3, landscape and
@@ -110,6 +114,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     preprocess: Literal["auto", "device", "host"] = "auto"
     decode: Literal["cpu", "gpu", "auto"] = "cpu"
     scaled_decode: bool = False
+    interpolation: Interpolation | None = None
     canvas: Literal["fixed", "fit"] = "fixed"
     canvas_sizes: list[tuple[int, int]] | None = None
     canvas_border: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -171,7 +176,7 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
     @abstractmethod
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         """The preprocessing of images for this input. Its `channel_order` and `scaled_decode` become those of the
-        settings.
+        settings, and its `interpolation` where the settings have one.
         """
 
     @abstractmethod
@@ -367,7 +372,13 @@ class VisionModel(Requests[Result], Declared, ABC, Generic[Result]):
         self._start({})
 
     def _preprocessor(self, input: ImageInput) -> Preprocessor:
-        return replace(self.preprocessing(input), channel_order=self.channel_order, scaled_decode=self.scaled_decode)
+        made = self.preprocessing(input)
+        return replace(
+            made,
+            channel_order=self.channel_order,
+            scaled_decode=self.scaled_decode,
+            interpolation=self.interpolation or made.interpolation,
+        )
 
     def _model_to_load(self, model: ModelSource | Infer) -> ModelSource | Infer:
         """The model as this wrapper loads it."""

@@ -229,18 +229,23 @@ def test_classifier(assets: Path) -> None:
     assert first == 64
 
 
-def test_pillow_filters_resize_images_of_the_device_on_the_host(assets: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "given"), [(Classifier, "squeezenet1.1.onnx", {"preset": "caffe"}), (YOLOv5, "yolov5s.onnx", {})]
+)
+def test_pillow_filters_resize_images_of_the_device_on_the_host(
+    kind: Any, name: str, given: dict[str, Any], assets: Path
+) -> None:
     torch = pytest.importorskip("torch")
-    path, file = assets / "models" / "squeezenet1.1.onnx", assets / "images" / "bus.jpg"
-    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "preset": "caffe", "interpolation": "bilinear-antialias"}
-    with Classifier(path, **settings, **STEADY) as model:
+    path, file = assets / "models" / name, assets / "images" / "bus.jpg"
+    settings: dict[str, Any] = {"backend": "tensorrt-rtx", "interpolation": "bilinear-antialias", **given}
+    with kind(path, **settings, **STEADY) as model:
         frame = np.ascontiguousarray(read_image(file).pixels[..., ::-1])
         expected = model(frame).scores
         for source in (str(file), torch.from_numpy(frame).cuda()):
             np.testing.assert_array_equal(model(source).scores, expected)
             np.testing.assert_allclose(model.submit(source).result(60).scores, expected, atol=2e-3)
     with pytest.raises(errors.ConfigError, match="decode='gpu' is for interpolation='bilinear'"):
-        Classifier(path, decode="gpu", **settings)
+        kind(path, decode="gpu", **settings)
 
 
 def test_submitted_from_many_threads(detector: YOLOv5, frames: list[Any]) -> None:

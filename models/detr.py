@@ -306,9 +306,10 @@ class UltralyticsRTDETR(RTDETR):
 
 
 def softmax(logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Over the last axis."""
-    exps = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(exps / exps.sum(axis=-1, keepdims=True))
+    """Over the last axis; NaN where a logit is infinite."""
+    with np.errstate(invalid="ignore"):
+        exps = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return np.asarray(exps / exps.sum(axis=-1, keepdims=True))
 
 
 def query_outputs(shapes: Mapping[str, Shape]) -> tuple[str, str] | None:

@@ -102,14 +102,15 @@ class SelectedBoxes(Detector):
 
     def _of_image(self, outputs: Mapping[str, npt.NDArray[Any]], geometry: Geometry) -> Detections:
         boxes, scores, classes, *counts = (outputs[name] for name in self._names)
-        limit = counts[0].reshape(-1).astype(int)[0] if counts else None
-        boxes, scores, numbers = boxes[:limit].astype(np.float32, copy=False), scores[:limit], np.rint(classes[:limit])
+        limit = int(np.clip(np.nan_to_num(counts[0].reshape(-1)[0]), 0, len(boxes))) if counts else len(boxes)
+        boxes, scores = (values[:limit].astype(np.float32, copy=False) for values in (boxes, scores))
+        numbers = np.rint(classes[:limit])
         chosen, stats = best_boxes(
             np.column_stack([boxes, numbers]), scores, numbers, self.conf, self._wanted(), self.max_det
         )
         xyxy = boxes[chosen][:, [1, 0, 3, 2]] if self._layout.y_first else boxes[chosen]
         if self._layout.fractions:
-            xyxy = xyxy * np.tile(np.array(geometry.canvas, np.float32), 2)
+            xyxy = xyxy * np.tile(np.array(geometry.canvas, np.float64), 2)
         return self._detections_of(xyxy, scores[chosen], numbers[chosen], geometry, stats)
 
     def count_classes(self, shapes: Mapping[str, Shape]) -> int | None:

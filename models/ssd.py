@@ -101,9 +101,9 @@ class SSD(Detector):
         if (wanted := self._wanted()) is not None:
             above &= np.isin(np.arange(scores.shape[1]), wanted)
         rows, classes = np.nonzero(above)
-        finite = finite_rows(boxes[rows], scores[rows, classes])
-        rows, classes = rows[finite], classes[finite]
         found, best = self.to_pixels(boxes[rows], geometry), scores[rows, classes]
+        finite = finite_rows(found, best)
+        found, best, rows, classes = found[finite], best[finite], rows[finite], classes[finite]
         kept = nms(found, best, classes, iou=self.iou)
         chosen = kept[: self.max_det]
         stats = DetectStats(len(rows), 0, len(kept), len(kept) - len(chosen))

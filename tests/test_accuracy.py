@@ -186,6 +186,9 @@ def test_labels_by_folder_number_and_file(tmp_path: Path) -> None:
     with Classifier(CLASSIFIER, **CLASSIFIER_SETTINGS) as model:
         figures = top_figures(model, by_folder)
         assert top_figures(model, by_number) == figures
+        narrow = Classifier(CLASSIFIER, **{**CLASSIFIER_SETTINGS, "top_k": 1})
+        with narrow, pytest.raises(ConfigError, match="1 classes, too few for top5; give top_k=5 or more"):
+            top_figures(narrow, by_number)
         for sign in (",", "\t", " "):
             lines = [f"{name}{sign}{p.label}" for name, p in zip(names, labels, strict=True)]
             (tmp_path / "labels.txt").write_text("\n".join([*lines, ""]), "utf-8-sig")
@@ -216,8 +219,6 @@ def test_labels_that_are_wrong(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(ConfigError, match=words):
             read_labels(plain, file)
-    with pytest.raises(ConfigError, match="top_k=1 leaves too few classes for top5; give 5 or more"):
-        ClassifyTask(crops(tmp_path / "named"), top_k=1)
     with pytest.raises(ConfigError, match="cannot read the labels"):
         read_labels(plain, tmp_path / "none.csv")
 

@@ -118,7 +118,7 @@ def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]
     unless one is a number such as `3.0`.
 
     Raises:
-        ConfigError: its classes do not fit the labels.
+        ConfigError: its classes do not fit the labels, or `top_k` is below 5.
         InputError: there are no images.
     """
     if not images:
@@ -128,7 +128,10 @@ def top_figures(model: Any, images: Sequence[LabelledImage]) -> dict[str, float]
     results = model.stream(image.file for image in images)
     for index, result in enumerate(results):
         if wanted is None:  # the number of classes may be unknown before the first run
-            wanted = _class_ids(images, model.class_names, model.details.class_count)
+            classes = model.details.class_count
+            wanted = _class_ids(images, model.class_names, classes)
+            if len(result) < min(5, classes or 5):
+                raise ConfigError(f"results have {len(result)} classes, too few for top5; give top_k=5 or more")
         first += int(result.class_ids[0]) == wanted[index]
         five += wanted[index] in result.class_ids[:5].tolist()
     return {"top1": first / len(images), "top5": five / len(images)}

@@ -40,15 +40,16 @@ class MappedImage:
         path = self.maps[name]
         try:
             with open_regular(path) as file, open_image(file) as image:
-                if image.mode not in ("L", "P"):
-                    raise ConfigError(
-                        f"{str(path)!r} has pixels of kind {image.mode}; a label map has one byte for each pixel, the "
-                        "number of its class, as a grey or a palette image"
-                    )
-                return np.array(image)
+                kind, pixels = image.mode, np.array(image)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConfigError(f"cannot read the label map {str(path)!r}: {reason}") from None
+        if kind not in ("L", "P"):
+            raise ConfigError(
+                f"{str(path)!r} has pixels of kind {kind}; a label map has one byte for each pixel, the number of its "
+                "class, as a grey or a palette image"
+            )
+        return pixels
 
 
 def read_label_maps(folder: str | os.PathLike[str], labels: str | os.PathLike[str]) -> list[MappedImage]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import ConfigError
 from ..models import Classifier, Detections
 from ..models.results.class_maps import MapResult
 from .classification import read_labels, top_figures
@@ -143,7 +141,7 @@ class ClassifyTask(Task):
         settings: those of `models.Classifier`: preset, resize, crop, names and so on.
 
     Raises:
-        ConfigError: as `read_labels`, or `top_k` is below 5.
+        ConfigError: as `read_labels`.
     """
 
     name = "classify"
@@ -157,9 +155,6 @@ class ClassifyTask(Task):
         self, folder: str | os.PathLike[str], *, labels: str | os.PathLike[str] | None = None, **settings: Any
     ) -> None:
         self.labelled = read_labels(folder, labels)
-        top_k = settings.get("top_k", 5)
-        if isinstance(top_k, Real) and top_k < 5:  # the classifier refuses other types
-            raise ConfigError(f"top_k={top_k} leaves too few classes for top5; give 5 or more")
         super().__init__(len(self.labelled), {"type": "classifier", **settings})
 
     def _figures(self, model: Any) -> dict[str, float]:

@@ -418,6 +418,8 @@ class Tensor(Handle):
             indices = ffi.new("int64_t[]", index)
         except OverflowError:
             raise InputError(f"index {index} is out of range for shape {self.shape}") from None
+        except TypeError:
+            raise InputError(f"index {index} has other values than whole numbers") from None
         return int(returned("int64_t", lib.ifs_tensor_offset, self._open, len(index), indices))
 
     def copy_from(self, source: Tensor | npt.ArrayLike, *, stream: Stream | None = None) -> Tensor:

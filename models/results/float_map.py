@@ -47,9 +47,9 @@ class FloatMap(Result):
         """The values from 0 at `low` to 1 at `high`, clipped; None is the end of `range`. Unknown pixels are 0."""
         least, most = self.range
         low, high = least if low is None else low, most if high is None else high
-        scaled = np.clip((self.values - np.float32(low)) / np.float32(max(high - low, 1e-12)), 0, 1)
-        known: npt.NDArray[np.float32] = np.nan_to_num(scaled, nan=0.0)
-        return known
+        distance = max(high - low, 1e-45)  # two numbers of float32 are not nearer
+        scaled = np.clip((self.values.astype(np.float64) - low) / distance, 0, 1)
+        return np.nan_to_num(scaled, nan=0.0).astype(np.float32)
 
     def to_pil(self) -> Image.Image:
         """The map in colours, from black over red to yellow and white, as a new PIL image."""

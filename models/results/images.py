@@ -91,7 +91,7 @@ class Matte(FloatMap):
     @property
     def alpha(self) -> npt.NDArray[np.uint8]:
         """uint8 (height, width): 0 for the background, 255 for the foreground."""
-        return np.rint(np.nan_to_num(np.clip(self.values, 0, 1), nan=0.0) * 255).astype(np.uint8)
+        return np.rint(self._shares() * 255).astype(np.uint8)
 
     def cut_out(self, image: ImageSource | HostImage | None = None, *, channel_order: str = "bgr") -> Image.Image:
         """The foreground as a PIL image with an alpha channel (RGBA). Arguments and errors: see `draw()`."""
@@ -106,7 +106,11 @@ class Matte(FloatMap):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """One dict: `area`, the share of the image that is foreground."""
-        return [{"area": float(np.nan_to_num(self.values, nan=0.0).mean(dtype=np.float64))}]
+        return [{"area": float(self._shares().mean(dtype=np.float64))}]
+
+    def _shares(self) -> npt.NDArray[np.float32]:
+        """The values from 0 to 1; 0 where they are not known."""
+        return np.nan_to_num(np.clip(self.values, 0, 1), nan=0.0)
 
     def _drawn(self, pil: Image.Image) -> Image.Image:
         """The foreground over white."""

@@ -189,7 +189,11 @@ class Result(Hints, ABC):
             raise ConfigError(f"{str(target)!r}: {type(self).__name__} are saved as JSON; use a name such as out.json")
         check_result_path(target)
         with atomic_path(target) as sibling:
-            self.draw(image, channel_order=channel_order).save(sibling)
+            drawn = self.draw(image, channel_order=channel_order)
+            try:
+                drawn.save(sibling)
+            except (OverflowError, RuntimeError) as error:  # of some formats, for sides above their limits
+                raise OutputError(f"cannot write {str(target)!r}: {error}") from None
         return target
 
     def _repr_png_(self) -> bytes | None:

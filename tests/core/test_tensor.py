@@ -517,6 +517,8 @@ def test_offsets_out_of_range() -> None:
         tensor.offset(0, 0, 0)
     with pytest.raises(InputError, match="index"):
         tensor.offset(2**63)
+    with pytest.raises(InputError, match=r"index \(1.5,\) has other values than whole numbers"):
+        tensor.offset(1.5)  # type: ignore[arg-type]
     assert Tensor(()).offset() == 0
 
 

@@ -91,6 +91,8 @@ def test_all_forms_of_a_depth_map() -> None:
     assert found.to_dicts() == [{"kind": "disparity", "minimum": 1.0, "maximum": 5.0, "mean": 3.0}]
     np.testing.assert_allclose(found.nearness, [[0, 0.25, 0.5], [0.75, 0, 1]])
     np.testing.assert_allclose(DepthMap(values, "distance").nearness, [[1, 0.75, 0.5], [0.25, 0, 0]])
+    for least, most in ((0, 1e-44), (2e-23, 1e-20), (-3e38, 3e38)):
+        np.testing.assert_allclose(DepthMap(np.array([[most, least]], np.float32), "distance").nearness, [[0, 1]])
     assert np.array_equal(found.to_tensors()["depth"], values, equal_nan=True)
     (spec,) = found.tensor_specs()
     assert (spec.name, spec.dtype, spec.shape) == ("depth", np.float32, (-1, -1))

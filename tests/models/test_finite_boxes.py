@@ -104,3 +104,20 @@ def test_such_boxes_are_left_out(tmp_path: Path, name: str, place: int, number: 
     limited = number == np.inf and (name, key) in (("rt-detr", "logits"), ("yunet", "cls_8"))  # its score is 1
     assert len(found) == found.stats.kept == (2 if limited else 1)
     np.testing.assert_allclose(found.xyxy[-1:], good.xyxy[good.xyxy[:, 0] > 30], atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("name", [name for name in KINDS if not name.endswith("obb")])
+def test_large_coordinates_are_clipped_to_the_image(tmp_path: Path, name: str) -> None:
+    """They are finite on the canvas, and would be infinite in an image that is larger. What is infinite on the canvas
+    is left out.
+    """
+    (outputs, (key, index), *_), metadata = KINDS[name]
+    path = head_model(tmp_path / "m.onnx", list(outputs.values()), metadata, names=list(outputs))
+    with models.load(path, type=name, conf=0.5) as model:
+        model(IMAGE)
+        large = {kind: array[None].copy() for kind, array in outputs.items()}
+        large[key][(0, *index)] = 3e38
+        (found,) = model.postprocess(large, [Geometry.letterbox((256, 256), (64, 64))])
+    assert len(found) == (1 if name in ("ssd", "yunet") else 2)
+    assert ((found.xyxy >= 0) & (found.xyxy <= 256)).all()

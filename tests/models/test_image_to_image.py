@@ -133,6 +133,7 @@ def test_all_forms_of_a_matte() -> None:
     assert (drawn[:, :25] == 255).all()
     assert np.array_equal(drawn[:, 25:], IMAGE[:, 25:, ::-1])
     assert found.to_dicts() == [{"area": 0.5}]
+    assert Matte(np.array([[-1, np.inf, np.nan, 5]], np.float32)).to_dicts() == [{"area": 0.5}]
     assert found.to_tensors()["matte"].shape == (40, 50)
     assert found.agreement(Matte(np.ones_like(values))).percent == 50
     with pytest.raises(InputError, match="10 x 20 pixels"):

@@ -11,6 +11,7 @@ from onnx_models import node, save, value
 
 import infersdk
 from infersdk.errors import UnsupportedModelError
+from infersdk.image import Geometry
 from infersdk.models import SelectedBoxes, load
 
 pytest.importorskip("onnxruntime")
@@ -106,6 +107,17 @@ def test_boxes_come_back_to_the_image(tmp_path: Path, backend: str, make: Any) -
         assert (limited.class_ids.tolist(), limited.stats.dropped_detections) == ([17], 2)
         # TensorFlow's and YOLO-NAS's fourth box is behind the number of boxes.
         assert len(model(IMAGE, conf=0.0)) == (3 if make in (tensorflow, yolo_nas) else 4)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("count", "found"), [(-1, 0), (np.nan, 0), (2, 2), (9, 4), (np.inf, 4)])
+def test_any_number_of_boxes(tmp_path: Path, count: float, found: int) -> None:
+    with load(tensorflow(tmp_path / "m.onnx"), conf=0.0) as model:
+        model(IMAGE)
+        arrays = BOXES[None], SCORES[None], CLASSES[None].astype(np.float32), np.array([count], np.float32)
+        outputs = {spec.name: array for spec, array in zip(model.network.output_specs, arrays, strict=True)}
+        (boxes,) = model.postprocess(outputs, [Geometry.stretch((128, 32), (64, 64))])
+    assert len(boxes) == found
 
 
 @pytest.mark.parametrize("size_type", ["int64", "float32"])

@@ -195,10 +195,7 @@ def _line_of_others(error: BaseException) -> str | None:
 def _code_of(error: Exception) -> int:
     if isinstance(error, errors.BackendError):
         return 3
-    wrong = (
-        errors.ConfigError, errors.InputError, errors.ImageError, errors.VideoError, errors.ModelError,
-        errors.OutputError, errors.TensorFileError,
-    )  # fmt: skip
+    wrong = ValueError, errors.ModelError, errors.OutputError  # the classes of wrong input are ValueErrors
     return 2 if isinstance(error, wrong) else 4
 
 

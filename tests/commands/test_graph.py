@@ -195,6 +195,8 @@ def test_the_exact_nms_and_what_the_lint_knows(
     assert main(["graph", "lint", str(out), "--custom-ops", "own_operators:Nothing"]) == 2
     assert "Nothing" in capsys.readouterr().err
     (tmp_path / "damaged_operators.py").write_text("x(")
+    assert main(["graph", "lint", str(out), "--custom-ops", "json:JSONDecoder"]) == 2
+    assert "use classes that derive from infersdk.custom_ops.CustomOp" in capsys.readouterr().err
     assert main(["graph", "lint", str(out), "--custom-ops", "damaged_operators:Boxes"]) == 2
     assert "SyntaxError" in capsys.readouterr().err
 

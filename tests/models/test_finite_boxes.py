@@ -109,8 +109,8 @@ def test_such_boxes_are_left_out(tmp_path: Path, name: str, place: int, number: 
 @pytest.mark.filterwarnings("ignore:overflow")
 @pytest.mark.parametrize("name", [name for name in KINDS if not name.endswith("obb")])
 def test_large_coordinates_are_clipped_to_the_image(tmp_path: Path, name: str) -> None:
-    """They are finite on the canvas, and would be infinite in an image that is larger. What is infinite on the canvas
-    is left out.
+    """They are finite on the canvas, and would be infinite in an image that is larger. Boxes that are infinite on the
+    canvas are left out.
     """
     (outputs, (key, index), *_), metadata = KINDS[name]
     path = head_model(tmp_path / "m.onnx", list(outputs.values()), metadata, names=list(outputs))

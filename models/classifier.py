@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
-from operator import truediv
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
-from ..image import Geometry
 from ..ops import topk
 from .description import ModelDescription, Recognition, Shape
 from .output_checks import check_floats, lies_in_unit
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..graph.info import ModelInfo
+    from ..image import Geometry
 
 __all__ = ["Classifier"]
 
@@ -41,7 +41,7 @@ class Classifier(VisionModel[Classifications]):
 
     Args:
         preset: the defaults of the settings below (`PRESETS`): `"imagenet"`, `"caffe"`, `"inception"` (-1 to 1),
-            `"centred"` (-0.5 to 0.5) or `"unit"` (0 to 1).
+            `"centred"` (-0.5 to 0.5), `"clip"` or `"unit"` (0 to 1).
         framing: `"crop"`: the shorter side is resized, and the centre cropped; `"stretch"`: the image is resized to
             the network's input without keeping its proportions.
         resize: the shorter side is brought to this before the crop; None is 256 for a crop of 224, and in proportion
@@ -85,30 +85,16 @@ class Classifier(VisionModel[Classifications]):
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
         stated = self._stated
-        shorter = min(input.size)
-        resize = self.resize or stated.get("resize") or round(shorter * 256 / 224)
-        if self.framing == "stretch" and self.resize is not None:
-            raise ConfigError(f"resize={resize} is for framing='crop'; with framing='stretch' leave it out")
-        if self.framing == "crop" and resize < shorter:
-            raise ConfigError(f"resize={resize} is less than the crop of {input.size}; it must cover it")
-
-        def geometry(size: tuple[int, int]) -> Geometry:
-            if self.framing == "stretch":
-                return Geometry.stretch(size, input.size)
-            if len(set(input.size)) == 1:
-                return Geometry.resize_crop(size, resize, input.size)
-            scale = max(map(truediv, input.size, size)) * resize / shorter
-            resized = [round(side * scale) for side in size]
-            offset = [-round((own - side) / 2) for own, side in zip(resized, input.size, strict=True)]
-            return Geometry.resize(size, input.size, resized, offset)
-
         given = {name: getattr(self, name) for name in ("preset", "mean", "std", "scale")}
-        return Preprocessor(
-            input,
-            input.transform(**pixel_options(input, self._pixels(), **given)),
-            geometry,
-            interpolation=stated.get("interpolation", "bilinear"),
-        )
+        pixels = pixel_options(input, self._pixels(), **given)
+        if self.framing == "crop":
+            resize = self.resize or stated.get("resize") or round(min(input.size) * 256 / 224)
+            made = Preprocessor.crop(input, resize=resize, **pixels)
+        elif self.resize is not None:
+            raise ConfigError(f"resize={self.resize} is for framing='crop'; with framing='stretch' leave it out")
+        else:
+            made = Preprocessor.stretch(input, **pixels)
+        return replace(made, interpolation=stated.get("interpolation", made.interpolation))
 
     def postprocess(
         self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import msgspec
+
+from ..errors import ConfigError
 from .description import ModelDescription, Recognition
 from .output_checks import check_finite
 from .preprocessor import ImageInput, Preprocessor
@@ -32,10 +35,12 @@ class Embedder(VisionModel[Embedding]):
 
     Args:
         preset: the normalisation of pixels (see `PRESETS`): `"imagenet"`, `"unit"` (0 to 1), `"inception"` (-1 to 1,
-            the usual one for faces), `"centred"` (-0.5 to 0.5) or `"caffe"`. A network of uint8 input takes the order
-            of the channels alone.
+            the usual one for faces), `"clip"`, `"centred"` (-0.5 to 0.5) or `"caffe"`. A network of uint8 input takes
+            the order of the channels alone.
         fit: how an image is put on the input: `"stretch"`, `"letterbox"`, which keeps its proportions, or `"crop"`,
-            which scales it to cover the input and crops the centre.
+            which resizes it to cover the input and crops the centre.
+        resize: for `fit="crop"`: the shorter side is brought to this before the crop (DINOv2: 256 for a crop of 224).
+            None is the input's shorter side (CLIP).
         size: the input size, a number or (width, height), for models that leave it open.
 
     `path`, `backend` and the other arguments: see `VisionModel`.
@@ -43,6 +48,7 @@ class Embedder(VisionModel[Embedding]):
 
     preset: Preset = "imagenet"
     fit: Literal["stretch", "letterbox", "crop"] = "stretch"
+    resize: Annotated[int, msgspec.Meta(ge=1)] | None = None
     size: int | tuple[int, int] | None = None
 
     task: ClassVar[str] = "embed"
@@ -64,8 +70,13 @@ class Embedder(VisionModel[Embedding]):
         return Recognition.yes("a model that gives vectors")
 
     def preprocessing(self, input: ImageInput) -> Preprocessor:
+        pixels = pixel_options(input, PRESETS[self.preset])
+        if self.fit == "crop":
+            return Preprocessor.crop(input, resize=self.resize, **pixels)
+        if self.resize is not None:
+            raise ConfigError(f"resize={self.resize} is for fit='crop'; with fit={self.fit!r} leave it out")
         make: Callable[..., Preprocessor] = getattr(Preprocessor, self.fit)
-        return make(input, **pixel_options(input, PRESETS[self.preset]))
+        return make(input, **pixels)
 
     def postprocess(self, outputs: Mapping[str, npt.NDArray[Any]], geometries: Sequence[Geometry]) -> list[Embedding]:
         output = outputs[self.network.output_specs[0].name]

@@ -221,13 +221,30 @@ class Preprocessor:
         return cls(input, input.transform(**pixels), lambda size: Geometry.stretch(size, input.size))
 
     @classmethod
-    def crop(cls, input: ImageInput, **pixels: Any) -> Preprocessor:
-        """The image is scaled to cover the input, and its centre is cropped. `pixels`: as `ImageInput.transform()`."""
+    def crop(cls, input: ImageInput, *, resize: int | None = None, **pixels: Any) -> Preprocessor:
+        """The shorter side is resized, and the centre is cropped, as torchvision's Resize and CenterCrop do it.
 
-        def covering(size: Size) -> Geometry:
-            return scaled(size, input.size, max(map(truediv, input.size, size)))
+        For an input that is not square, the image is resized to cover the input, as in timm, at a scale that is larger
+        by `resize` / the input's shorter side.
 
-        return cls(input, input.transform(**pixels), covering)
+        Args:
+            resize: None is the input's shorter side.
+            pixels: those of `ImageInput.transform()`.
+        """
+        shorter = min(input.size)
+        resize = resize or shorter
+        if resize < shorter:
+            raise ConfigError(f"resize={resize} is less than the crop of {input.size}; it must cover it")
+
+        def geometry(size: Size) -> Geometry:
+            if len(set(input.size)) == 1:
+                return Geometry.resize_crop(size, resize, input.size)
+            scale = max(map(truediv, input.size, size)) * resize / shorter
+            resized = [round(side * scale) for side in size]
+            offset = [-round((own - side) / 2) for own, side in zip(resized, input.size, strict=True)]
+            return Geometry.resize(size, input.size, resized, offset)
+
+        return cls(input, input.transform(**pixels), geometry)
 
     @property
     def resizes_on_host(self) -> bool:

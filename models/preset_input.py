@@ -24,8 +24,8 @@ class PresetInput(VisionModel[Result]):
 
     Args:
         preset: the normalisation of pixels: `"unit"` (0 to 1), `"imagenet"`, `"inception"` (-1 to 1), `"centred"` (-0.5
-            to 0.5) or `"caffe"` (see `PRESETS`). None takes that of the file or the family, and refuses others. A
-            network of uint8 input takes the order of the channels alone.
+            to 0.5), `"clip"` or `"caffe"` (see `PRESETS`). None takes that of the file or the family, and refuses
+            others. A network of uint8 input takes the order of the channels alone.
         fit: how an image is put on the input: `"stretch"`, or `"letterbox"`, which keeps its proportions; None is the
             usual one of the file or the family.
         size: the input size, a number or (width, height), for models that leave it open.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "Preset", "pixel_options"]
 
-#: Normalisations of pixels of common families of ImageNet models: y = (x * scale - mean) / std.
+#: Normalisations of pixels of common families of models: y = (x * scale - mean) / std.
 PRESETS: dict[str, dict[str, Any]] = {
     # torchvision, timm's default, most of the ONNX model zoo
     "imagenet": {"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "input_order": "rgb"},
@@ -24,11 +24,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "inception": {"scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "input_order": "rgb"},
     # IS-Net and RMBG: -0.5 to 0.5
     "centred": {"scale": 1 / 255, "mean": (0.5, 0.5, 0.5), "std": (1.0, 1.0, 1.0), "input_order": "rgb"},
+    # OpenAI's CLIP, OpenCLIP, and models made of them
+    "clip": {
+        "scale": 1 / 255,
+        "mean": (0.48145466, 0.4578275, 0.40821073),
+        "std": (0.26862954, 0.26130258, 0.27577711),
+        "input_order": "rgb",
+    },
     # 0 to 1, such as Ultralytics' classifiers
     "unit": {"scale": 1 / 255, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0), "input_order": "rgb"},
 }
 
-Preset = Literal["imagenet", "caffe", "inception", "centred", "unit"]
+Preset = Literal["imagenet", "caffe", "inception", "centred", "clip", "unit"]
 
 
 def pixel_options(input: ImageInput, pixels: Mapping[str, Any], **given: Any) -> dict[str, Any]:

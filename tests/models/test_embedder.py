@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from head_models import head_model
+from PIL import Image
 from waiting import together
 
 from infersdk import models
@@ -90,6 +91,25 @@ def test_how_an_image_comes_onto_the_input(tmp_path: Path, fit: Any) -> None:
     row = inputs["images"][0, 0, 32]
     white = {"stretch": 32, "letterbox": 32, "crop": 64}[fit]
     assert (row > 0.5).sum() == pytest.approx(white, abs=1)
+
+
+@pytest.mark.parametrize("resize", [None, 64, 80])
+def test_images_of_clip_and_dinov2(tmp_path: Path, rng: np.random.Generator, resize: int | None) -> None:
+    """As torchvision's Resize and CenterCrop with Pillow's filter, and the normalisation of CLIP."""
+    image = rng.integers(0, 256, (100, 131, 3), np.uint8)
+    path = head_model(tmp_path / "m.onnx", [np.ones(64, np.float32)], {})
+    with Embedder(path, fit="crop", preset="clip", resize=resize, interpolation="bicubic") as model:
+        (inputs,) = model.details.network_inputs([image[..., ::-1]])
+    height = resize or 64
+    resized = Image.fromarray(image).resize((int(131 * height / 100), height), Image.Resampling.BICUBIC)
+    left, top = (round((side - 64) / 2) for side in resized.size)
+    crop = np.asarray(resized.crop((left, top, left + 64, top + 64))) / 255
+    mean, std = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+    np.testing.assert_allclose(inputs["images"][0], ((crop - mean) / std).transpose(2, 0, 1), atol=1e-5)
+    with pytest.raises(ConfigError, match="resize=80 is for fit='crop'; with fit='stretch' leave it out"):
+        Embedder(path, resize=80)
+    with pytest.raises(ConfigError, match="resize=63 is less than the crop"):
+        Embedder(path, fit="crop", resize=63)
 
 
 @pytest.mark.slow

@@ -81,15 +81,16 @@ class EndToEnd(RowDetector):
         name = self._output
         output = outputs[name]
         check_floats(name, output)
-        scores, classes = output[..., 4], output[..., 5].astype(np.float64)
-        check_scores(scores)
-        self.verify_boxes(output[scores > 0])
-        if not (np.abs(classes - np.rint(classes)).max() <= TOLERANCE and classes.min() >= -TOLERANCE):
+        check_scores(output[..., 4])
+        boxes = output[output[..., 4] > 0]  # rows of padding have no score
+        self.verify_boxes(boxes)
+        classes = boxes[:, 5].astype(np.float64)
+        if not (np.abs(classes - np.rint(classes)) <= TOLERANCE).all() or (classes < -TOLERANCE).any():
             raise UnsupportedModelError("its classes are not whole numbers from 0 in its first run")
-        if self.class_names and classes.max() > len(self.class_names) - 1 + TOLERANCE:
+        if self.class_names and (highest := classes.max(initial=0)) > len(self.class_names) - 1 + TOLERANCE:
             raise UnsupportedModelError(
-                f"it found class {classes.max():.0f} in its first run, and there are {len(self.class_names)} names; "
-                "give one for each class, in order"
+                f"it found class {highest:.0f} in its first run, and there are {len(self.class_names)} names; give one "
+                "for each class, in order"
             )
 
     def verify_boxes(self, rows: npt.NDArray[Any]) -> None:

@@ -100,8 +100,9 @@ class ImageToImage(VisionModel[ImageResult]):
         if image.dtype != np.uint8:
             scale, offset = _RANGES[self.output_pixels or self.pixels]
             unit = (image.astype(np.float32) - np.float32(offset)) * np.float32(255 / scale)
-            image = np.rint(np.minimum(np.fmax(unit, 0), 255)).astype(np.uint8)  # fmax() makes 0 of NaN
-        return ImageResult(np.ascontiguousarray(image), (width / source[0], height / source[1]))
+            image = np.rint(np.minimum(np.fmax(unit, 0), 255))  # fmax() makes 0 of NaN
+        pixels = image.astype(np.uint8, order="C")  # a copy: the next run overwrites outputs of uint8
+        return ImageResult(pixels, (width / source[0], height / source[1]))
 
     def verify(self, outputs: Mapping[str, npt.NDArray[Any]]) -> None:
         name, values = next(iter(outputs.items()))

@@ -257,7 +257,9 @@ class ClassMaps(MapResult, Mapping[str, ClassMap]):
     def areas(self) -> dict[str, float]:
         """By map: the share of the image's pixels that are not of its background."""
         return {
-            name: float(1 - result.area(result.background)) if result.background is not None else 1.0
+            name: 1.0
+            if result.background is None
+            else float(1 - result.counts[result.background] / result.class_ids.size)
             for name, result in self.maps.items()
         }
 

@@ -192,7 +192,7 @@ class Gallery:
         """
         if (row_number(k) or 0) < 1:
             raise InputError(f"k is {k!r}; it must be a whole number, 1 or more")
-        if not isinstance(at_least, (float, Real)):
+        if not isinstance(at_least, (float, Real)) or math.isnan(at_least):
             raise InputError(f"at_least is {at_least!r}; use a cosine, -1 to 1")
         with self._lock:
             vector, labels = self._vector(embedding), self._labels

@@ -205,6 +205,8 @@ def test_the_nearest_of_a_gallery(rng: np.random.Generator) -> None:
     for wrong in (0, 1.5, None, True):
         with pytest.raises(InputError, match=f"k is {wrong}; it must be a whole number, 1 or more"):
             gallery.search(probe, wrong)
+    with pytest.raises(InputError, match="at_least is nan; use a cosine, -1 to 1"):
+        gallery.search(probe, at_least=float("nan"))
     with pytest.raises(InputError, match="at_least is 'a'; use a cosine, -1 to 1"):
         gallery.search(probe, at_least="a")  # type: ignore[arg-type]
     assert gallery.search(probe, np.int64(1)) == gallery.search(probe, 1)

@@ -9,6 +9,7 @@ import pytest
 from head_models import head_model
 
 from infersdk.errors import ConfigError, UnsupportedModelError
+from infersdk.image import Geometry
 from infersdk.models import EndToEnd, YOLOv8, load
 
 pytest.importorskip("onnxruntime")
@@ -71,6 +72,22 @@ def test_values_of_another_family_are_refused(tmp_path: Path, box: tuple[float, 
     path = head_model(tmp_path / "m.onnx", [rows(box)], {"names": "{0: 'cat', 1: 'dog'}"})
     with EndToEnd(path) as model, pytest.raises(UnsupportedModelError, match=words):
         model(IMAGE)
+
+
+@pytest.mark.parametrize("kind", ["yolo26", "yolo26-pose", "yolo26-obb"])
+def test_a_first_image_without_boxes(tmp_path: Path, kind: str) -> None:
+    """Networks with NMS in the graph give as many rows as there are boxes; others fill up with class -1."""
+    values = {"yolo26": 6, "yolo26-pose": 9, "yolo26-obb": 7}[kind]
+    found = np.zeros((1, 2, values), np.float32)
+    found[0, :, 5], found[0, 0, :5] = -1, (16, 24, 48, 40, 0.6)
+    found[0, 0, 5] = 0
+    settings = {"keypoints": (1, 3)} if kind == "yolo26-pose" else {}
+    path = head_model(tmp_path / "m.onnx", [np.zeros((300, values), np.float32)], {})
+    for first in (found[:, :0], found[:, 1:]):
+        with load(path, type=kind, **settings) as model:
+            geometry = [Geometry.letterbox((200, 100), (64, 64))]
+            model.verify({"output0": first})
+            assert [len(model.postprocess({"output0": one}, geometry)[0]) for one in (first, found)] == [0, 1]
 
 
 def test_other_rows_are_refused(tmp_path: Path) -> None:

@@ -65,6 +65,18 @@ def test_pixels_and_order_are_settings(tmp_path: Path) -> None:
         assert found.scale == (64 / 50, 64 / 40)
 
 
+def test_images_of_uint8_are_copies(tmp_path: Path) -> None:
+    axes = ("batch", 64, 64, 3)
+    path = save(
+        tmp_path / "m.onnx", [node("Identity", "x", "y")], [value("x", axes, "uint8")], [value("y", axes, "uint8")], {}
+    )
+    frames = [np.full((64, 64, 3), shade, np.uint8) for shade in (7, 50, 100)]
+    with load(path, type="image-to-image", max_batch=2) as model:
+        model(frames[0][:20])  # a part of the canvas is copied in any case
+        for results in ([model(frame) for frame in frames], model(frames), list(model.stream(frames))):
+            assert [np.unique(one.pixels).tolist() for one in results] == [[7], [50], [100]]
+
+
 def test_all_forms_of_an_image() -> None:
     found = ImageResult(IMAGE[..., ::-1].copy(), (2.0, 2.0))
     assert found.to_dicts() == [{"width": 50, "height": 40, "scale": [2.0, 2.0]}]

@@ -270,6 +270,7 @@ def test_several_maps() -> None:
         {"low": ClassMap(low, ("no", "low"), 0), "high": ClassMap(high, ("no", "high"), 0, first_colour=3)}
     )
     assert repr(found) == "<ClassMaps: low 50.0%, high 75.0% in 8 x 8>"
+    assert ClassMaps({"low": ClassMap(low, ("no", "low"), background=7)}).areas == {"low": 1.0}
     assert [row["map"] for row in json.loads(found.to_json())] == ["low", "low", "high", "high"]
     drawn = np.asarray(found.draw(np.zeros((8, 8, 3), np.uint8)))
     assert len({tuple(colour) for colour in drawn.reshape(-1, 3).tolist()}) == 3

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..core._lib import check, ffi, lib
+from ..core.tensor_spec import as_numbers
 from ..errors import InputError, ShapeError
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Geometry:
 
     def to_source(self, points: ArrayLike) -> NDArray[np.float64]:
         """Maps canvas points (N, 2) to points of the image (N, 2), in float64. They are not clipped."""
-        xy = np.asarray(points, dtype=np.float64)
+        xy = as_numbers("points", points, np.float64)
         if xy.ndim != 2 or xy.shape[1] != 2:
             raise ShapeError(f"points have shape {xy.shape}; use (N, 2), a row of x and y for each point")
         matrix = self.matrix

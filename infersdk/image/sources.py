@@ -186,7 +186,7 @@ def read_image(
             return _from_address(source, at_least)
         if not os.fspath(source):
             raise ImageError("the path of the image is empty; give that of a file")
-        return _decode_file(Path(source), repr(os.fspath(source)), at_least)
+        return _decode_file(Path(os.fsdecode(source)), repr(os.fspath(source)), at_least)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _decode_file(io.BytesIO(bytes(source)), f"the {memoryview(source).nbytes:,} bytes given", at_least)
     from PIL import Image

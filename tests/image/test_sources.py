@@ -330,6 +330,12 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert encoded_image(path) is None
 
 
+def test_paths_of_bytes(tmp_path: Path) -> None:
+    Image.new("RGB", (3, 2)).save(tmp_path / "a.png")
+    with os.scandir(os.fsencode(tmp_path)) as entries:
+        assert [read_image(entry).size for entry in entries] == [(3, 2)]  # type: ignore[arg-type]
+
+
 def test_an_empty_path_is_called_empty() -> None:
     with pytest.raises(ImageError, match="the path of the image is empty; give that of a file"):
         read_image("")

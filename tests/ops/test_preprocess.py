@@ -525,6 +525,7 @@ def test_transform_is_a_value() -> None:
         (lambda: PixelTransform(scale=10**400), errors.InputError, "scale is 1000"),
         (lambda: PixelTransform.normalize(0.5, 1, max_value=10**400), errors.InputError, "max_value is 1000"),
         (lambda: Geometry.affine((4, 4), (4, 4), "abc"), errors.InputError, "to_source is 'abc'; use an array"),
+        (lambda: Geometry.stretch((5, 5), (4, 4)).to_source([["a", "b"]]), errors.InputError, "points are of <U1"),
         (
             lambda: Geometry.affine((4, 4), (4, 4), [[1, 0, 0], [0, 1]]),
             errors.InputError,

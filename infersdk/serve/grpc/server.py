@@ -20,9 +20,8 @@ from .infer_codec import read_request, response_message
 
 if TYPE_CHECKING:
     from ..access_log import AccessLog
-    from ..authentication import Authentication
     from ..service import InferenceService
-    from ..tracing import RequestTrace, Tracing
+    from ..tracing import RequestTrace
 
 __all__ = ["open_grpc"]
 
@@ -44,11 +43,7 @@ _PRINTABLE = "".join(map(chr, range(32, 127))).replace("%", "")
 
 
 async def open_grpc(
-    service: InferenceService,
-    authentication: Authentication,
-    log: AccessLog,
-    tracing: Tracing | None,
-    max_connections: int,
+    service: InferenceService, log: AccessLog, max_connections: int
 ) -> tuple[int, Callable[[], Awaitable[None]]]:
     """Opens the port. Returns its number, and a function that closes it after the running calls. Connections beyond
     `max_connections` are closed.
@@ -57,7 +52,7 @@ async def open_grpc(
         ConfigError: the port cannot be opened.
     """
     settings = service.settings
-    handlers = _Calls(service, authentication, log, tracing)
+    handlers = _Calls(service, log)
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", settings.max_body + _OVERHEAD),
@@ -104,10 +99,8 @@ async def open_grpc(
 class _Calls:
     """The handlers of all calls: authentication, errors, access log and traces."""
 
-    def __init__(
-        self, service: InferenceService, authentication: Authentication, log: AccessLog, tracing: Tracing | None
-    ) -> None:
-        self._service, self._authentication, self._log, self._tracing = service, authentication, log, tracing
+    def __init__(self, service: InferenceService, log: AccessLog) -> None:
+        self._service, self._log = service, log
         self._running = set[asyncio.Task[Any]]()
         self._readers = set[asyncio.Task[None]]()  # of open streams
         self._ending = False
@@ -122,11 +115,11 @@ class _Calls:
         handler = self._handlers.get(details.method)
         if handler is None:
             return None
-        if not self._authentication.needs_key:
+        if not self._service.authentication.needs_key:
             return handler
         metadata = {key.encode(): text.encode() for key, text in details.invocation_metadata if isinstance(text, str)}
         try:
-            self._authentication.check(details.method.rpartition("/")[2], metadata)
+            self._service.authentication.check(details.method.rpartition("/")[2], metadata)
         except RequestError as error:
             return self._refusal(details.method, error)
         return handler
@@ -226,11 +219,11 @@ class _Calls:
 
     def _start_trace(self, name: str, context: Any) -> RequestTrace | None:
         """Starts the span of an inference request."""
-        if self._tracing is None:
+        if (tracing := self._service.tracing) is None:
             return None
         metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         attributes = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": name}
-        return self._tracing.start(f"{_SERVICE}/{name}", metadata, attributes)
+        return tracing.start(f"{_SERVICE}/{name}", metadata, attributes)
 
     async def _stream_infer(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Responds in the order of the requests, which run concurrently. A failed request does not end the stream."""

@@ -19,9 +19,8 @@ from .messages import HEADER_LENGTH, LONG, Request, Response, accepted_encoding,
 
 if TYPE_CHECKING:
     from ..access_log import AccessLog
-    from ..authentication import Authentication
     from ..service import InferenceService
-    from ..tracing import RequestTrace, Tracing
+    from ..tracing import RequestTrace
     from .exchange import Receive, Scope, Send
 
 __all__ = ["Application", "Route", "route"]
@@ -41,16 +40,8 @@ def route(method: str, pattern: str, handler: Callable[..., Any]) -> Route:
 class Application:
     """The HTTP interface of a server: the routes of the protocol, and the given ones."""
 
-    def __init__(
-        self,
-        service: InferenceService,
-        authentication: Authentication,
-        log: AccessLog,
-        routes: list[Route],
-        tracing: Tracing | None,
-    ) -> None:
-        self._tracing = tracing
-        self._service, self._authentication, self._log = service, authentication, log
+    def __init__(self, service: InferenceService, log: AccessLog, routes: list[Route]) -> None:
+        self._service, self._log = service, log
         self._bodies = Bodies(service.settings)
         self._routes = [*protocol_routes(service), *routes]
 
@@ -91,16 +82,16 @@ class Application:
 
     def _start_trace(self, request: Request) -> RequestTrace | None:
         """Starts the span of an inference request."""
-        if self._tracing is None or not request.path.endswith(("/infer", "/predict")):
+        if (tracing := self._service.tracing) is None or not request.path.endswith(("/infer", "/predict")):
             return None
         carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
         attributes = {"http.request.method": request.method, "url.path": request.path}
-        return self._tracing.start(f"{request.method} {request.path}", carrier, attributes)
+        return tracing.start(f"{request.method} {request.path}", carrier, attributes)
 
     async def _respond(self, request: Request, receive: Receive) -> Response:
         self._check_headers(request)
         handler, arguments = self._find(request)
-        self._authentication.check(request.path, request.headers)
+        self._service.authentication.check(request.path, request.headers)
         await self._bodies.read(request, receive)
         watcher = asyncio.ensure_future(cancel_on_disconnect(request, receive, asyncio.current_task()))
         try:

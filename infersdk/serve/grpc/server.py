@@ -104,7 +104,16 @@ class _Calls:
         self._running = set[asyncio.Task[Any]]()
         self._readers = set[asyncio.Task[None]]()  # of open streams
         self._ending = False
-        self._handlers = self._methods()
+        #: The handler of each call, by its path.
+        self._handlers: dict[str, Any] = {
+            f"/{_SERVICE}/ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
+            f"/{_SERVICE}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
+            # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
+            "/grpc.health.v1.Health/Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health)),
+        }
+        for name, call in _other_calls(service).items():
+            handler = self._wrap(name, _decoded(name, call))
+            self._handlers[f"/{_SERVICE}/{name}"] = grpc.unary_unary_rpc_method_handler(handler)
 
     def service(self, details: Any) -> Any:
         """The handler of a call, as in `grpc.GenericRpcHandler`. Called before the message is received."""
@@ -113,24 +122,23 @@ class _Calls:
         self._running.add(task)  # the task ends with the call
         task.add_done_callback(self._running.discard)
         handler = self._handlers.get(details.method)
-        if handler is None:
-            return None
-        if not self._service.authentication.needs_key:
+        if handler is None or not self._service.authentication.needs_key:
             return handler
         metadata = {key.encode(): text.encode() for key, text in details.invocation_metadata if isinstance(text, str)}
+        name = details.method.rpartition("/")[2]
         try:
-            self._service.authentication.check(details.method.rpartition("/")[2], metadata)
+            self._service.authentication.check(name, metadata)
         except RequestError as error:
-            return self._refusal(details.method, error)
+            return self._refusal(name, error)
         return handler
 
-    def _refusal(self, method: str, refused: RequestError) -> Any:
+    def _refusal(self, name: str, refused: RequestError) -> Any:
         """A handler that refuses a call without reading its message."""
 
         async def refuse(messages: Any) -> None:
             raise refused
 
-        return grpc.stream_unary_rpc_method_handler(self._wrap(method.rpartition("/")[2], refuse))
+        return grpc.stream_unary_rpc_method_handler(self._wrap(name, refuse))
 
     async def end(self, drain: float) -> None:
         """Ends streams after their received requests, and waits at most `drain` seconds for all calls."""
@@ -139,19 +147,6 @@ class _Calls:
             reader.cancel()
         if self._running:
             await asyncio.wait(list(self._running), timeout=drain)
-
-    def _methods(self) -> dict[str, Any]:
-        """The handler of each call, by its path."""
-        methods: dict[str, Any] = {
-            f"/{_SERVICE}/ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
-            f"/{_SERVICE}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
-            # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
-            "/grpc.health.v1.Health/Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health)),
-        }
-        for name, call in _other_calls(self._service).items():
-            handler = self._wrap(name, _decoded(name, call))
-            methods[f"/{_SERVICE}/{name}"] = grpc.unary_unary_rpc_method_handler(handler)
-        return methods
 
     async def _health(self, request: bytes) -> bytes:
         return b"\x08\x01" if self._service.ready else b"\x08\x02"

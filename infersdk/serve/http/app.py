@@ -15,7 +15,7 @@ from ..errors import RequestError, Status, as_request_error
 from ..workers import in_worker
 from .exchange import Bodies, cancel_on_disconnect, request_of, send_refusal, send_response
 from .infer_codec import read_request, write_response
-from .messages import HEADER_LENGTH, LONG, Request, Response, accepted_encoding, compress, error_response, json_response
+from .messages import HEADER_LENGTH, LONG, Request, Response, accepted_encoding, compress, error_response
 
 if TYPE_CHECKING:
     from ..access_log import AccessLog
@@ -100,11 +100,12 @@ class Application:
                 value = await value
         finally:
             watcher.cancel()
-        response = value if isinstance(value, Response) else json_response(value)
-        encoding = accepted_encoding(request.headers.get(b"accept-encoding", b"")) if response.may_compress else ""
+        if not isinstance(value, Response):
+            return Response(200, [] if value is None else [msgspec.json.encode(value)])
+        encoding = accepted_encoding(request.headers.get(b"accept-encoding", b"")) if value.may_compress else ""
         if not encoding:
-            return response
-        return await in_worker(compress, response, encoding, when=response.nbytes > LONG)
+            return value
+        return await in_worker(compress, value, encoding, when=value.nbytes > LONG)
 
     def _find(self, request: Request) -> tuple[Callable[..., Any], Mapping[str, str]]:
         allowed = []

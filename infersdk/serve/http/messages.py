@@ -14,7 +14,7 @@ from ..errors import RequestError, Status
 
 __all__ = [
     "HEADER_LENGTH", "LONG", "Request", "Response", "accepted_encoding", "check_json_size", "compress", "decompress",
-    "error_response", "json_response",
+    "error_response",
 ]  # fmt: skip
 
 #: The header with the length of the JSON before the bytes of tensors.
@@ -85,11 +85,6 @@ class Response:
     def nbytes(self) -> int:
         """Bytes of the body."""
         return sum(len(part) for part in self.parts)
-
-
-def json_response(value: Any) -> Response:
-    """A response with a value as JSON; None is one without a body."""
-    return Response(200, [] if value is None else [msgspec.json.encode(value)])
 
 
 def error_response(error: RequestError) -> Response:

@@ -37,8 +37,6 @@ class Workload:
     """A loaded model with its inputs.
 
     Args:
-        infer: the network.
-        combination, settings: the combination and the settings of the measurement.
         load: loads another form of the model, with the arguments of `infer`.
 
     Attributes:

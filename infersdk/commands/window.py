@@ -43,10 +43,8 @@ class Window:
         self._shown: Any = None  # tkinter keeps no reference to an image
 
     def show(self, title: str, image: Image.Image, *, wait: bool) -> None:
-        """Shows an image, as large as the screen at most; nothing once the window was closed.
-
-        Args:
-            wait: wait until a key is pressed: space or return; q closes the window.
+        """Shows an image, as large as the screen at most; nothing once the window was closed. With `wait` this returns
+        when space or return is pressed; q closes the window.
         """
         if not self._open:
             return

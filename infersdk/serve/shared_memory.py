@@ -87,11 +87,7 @@ class SharedMemoryRegions:
         return found
 
     def part(self, parameters: Mapping[str, Any], what: str) -> RegionPart | None:
-        """The memory that the parameters of an input or output name; None if they name none.
-
-        Args:
-            what: the input or output, for messages.
-        """
+        """The memory that the parameters of an input or output name; None if they name none; `what` is for messages."""
         name = parameters.get("shared_memory_region")
         if name is None:
             return None

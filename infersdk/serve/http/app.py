@@ -29,10 +29,8 @@ Route: TypeAlias = tuple[str, re.Pattern[str], Callable[..., Any]]
 
 
 def route(method: str, pattern: str, handler: Callable[..., Any]) -> Route:
-    """A route; the named groups of the pattern are arguments of the handler.
-
-    Args:
-        handler: returns a `Response`, None for one without a body, a value for one with JSON, or an awaitable of these.
+    """A route; the named groups of the pattern are arguments of the handler. The handler returns a `Response`, None for
+    one without a body, a value for one with JSON, or an awaitable of these.
     """
     return method, re.compile(pattern), handler
 

@@ -33,7 +33,6 @@ class Request:
     """A request.
 
     Attributes:
-        query: the encoded query string.
         headers: by lower-case name; the last one of repeated headers.
         header_count, header_bytes: size of the received head.
         is_read: whether the whole body was received.

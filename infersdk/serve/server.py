@@ -24,8 +24,6 @@ from ..errors import BackendUnavailableError, ClosedError, ConfigError, Deadline
 from ..pipeline.request import check_seconds
 from .access_log import AccessLog
 from .http.app import Application
-from .http.page import page_routes
-from .http.predict import predict_routes
 from .process import connection_limit, freeze
 from .repository import Repository
 from .service import InferenceService
@@ -179,8 +177,7 @@ class Server:
 
         from .http.connection import Connection, Connections
 
-        routes = [*predict_routes(self.service), *page_routes(self.service)]
-        application = Application(self.service, log, routes)
+        application = Application(self.service, log)
         listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]
         connection = partial(Connection, limits=self.settings, open_connections=Connections(most))

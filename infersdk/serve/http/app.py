@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
@@ -15,7 +15,9 @@ from ..errors import RequestError, Status, as_request_error
 from ..workers import in_worker
 from .exchange import Bodies, cancel_on_disconnect, request_of, send_refusal, send_response
 from .infer_codec import read_request, write_response
-from .messages import HEADER_LENGTH, LONG, Request, Response, accepted_encoding, compress, error_response
+from .messages import HEADER_LENGTH, LONG, Request, Response, Route, accepted_encoding, compress, error_response
+from .page import page_routes
+from .predict import predict_routes
 
 if TYPE_CHECKING:
     from ..access_log import AccessLog
@@ -23,25 +25,17 @@ if TYPE_CHECKING:
     from ..tracing import RequestTrace
     from .exchange import Receive, Scope, Send
 
-__all__ = ["Application", "Route", "route"]
-
-Route: TypeAlias = tuple[str, re.Pattern[str], Callable[..., Any]]
-
-
-def route(method: str, pattern: str, handler: Callable[..., Any]) -> Route:
-    """A route; the named groups of the pattern are arguments of the handler. The handler returns a `Response`, None for
-    one without a body, a value for one with JSON, or an awaitable of these.
-    """
-    return method, re.compile(pattern), handler
+__all__ = ["Application"]
 
 
 class Application:
-    """The HTTP interface of a server: the routes of the protocol, and the given ones."""
+    """The HTTP interface of a server."""
 
-    def __init__(self, service: InferenceService, log: AccessLog, routes: list[Route]) -> None:
+    def __init__(self, service: InferenceService, log: AccessLog) -> None:
         self._service, self._log = service, log
         self._bodies = Bodies(service.settings)
-        self._routes = [*protocol_routes(service), *routes]
+        routes = [*protocol_routes(service), *predict_routes(service), *page_routes(service)]
+        self._routes = [(method, re.compile(pattern), handler) for method, pattern, handler in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
@@ -234,23 +228,23 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         return service.triton_settings("log", request.json(dict))
 
     return [
-        route("POST", rf"{_MODEL}/infer", infer),
-        route("GET", r"/v2/health/live", lambda request: None),
-        route("GET", r"/v2/health/ready", lambda request: Response(200 if service.ready else 400)),
-        route("GET", r"/v2/?", lambda request: service.server_metadata()),
-        route("GET", r"/v2/models/stats", statistics),
-        route("GET", _MODEL, lambda request, **model: service.model_metadata(**model)),
-        route("GET", rf"{_MODEL}/ready", model_ready),
-        route("GET", rf"{_MODEL}/config", lambda request, **model: _config_json(service.model_config(**model))),
-        route("GET", rf"{_MODEL}/stats", statistics),
-        route("POST", r"/v2/repository/index", lambda request: service.index(request.json(_Index).ready)),
-        route("POST", rf"{_STORED}/load", load),
-        route("POST", rf"{_STORED}/unload", unload),
-        route("GET", rf"{_REGIONS}/status", status),
-        route("POST", rf"{_REGIONS}/register", register),
-        route("POST", rf"{_REGIONS}/unregister", unregister),
-        *(route(method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
-        *(route(method, r"/v2/logging", logs) for method in ("GET", "POST")),
+        ("POST", rf"{_MODEL}/infer", infer),
+        ("GET", r"/v2/health/live", lambda request: None),
+        ("GET", r"/v2/health/ready", lambda request: Response(200 if service.ready else 400)),
+        ("GET", r"/v2/?", lambda request: service.server_metadata()),
+        ("GET", r"/v2/models/stats", statistics),
+        ("GET", _MODEL, lambda request, **model: service.model_metadata(**model)),
+        ("GET", rf"{_MODEL}/ready", model_ready),
+        ("GET", rf"{_MODEL}/config", lambda request, **model: _config_json(service.model_config(**model))),
+        ("GET", rf"{_MODEL}/stats", statistics),
+        ("POST", r"/v2/repository/index", lambda request: service.index(request.json(_Index).ready)),
+        ("POST", rf"{_STORED}/load", load),
+        ("POST", rf"{_STORED}/unload", unload),
+        ("GET", rf"{_REGIONS}/status", status),
+        ("POST", rf"{_REGIONS}/register", register),
+        ("POST", rf"{_REGIONS}/unregister", unregister),
+        *((method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
+        *((method, r"/v2/logging", logs) for method in ("GET", "POST")),
     ]
 
 

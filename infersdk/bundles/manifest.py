@@ -37,11 +37,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A form of the model.
-
-    Attributes:
-        part: the ONNX model.
-        precision: of its weights and activations: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`.
+    """A form of the model: the part with its ONNX file, and the precision of its weights and activations: `"fp32"`,
+    `"fp16"`, `"bf16"` or `"int8"`.
     """
 
     part: str

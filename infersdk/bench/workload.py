@@ -133,8 +133,6 @@ class Workload:
             for i in range(4):
                 yield random_inputs(specs, seed=settings.seed + i, shapes=settings.shapes)
 
-    # ---- one call ----
-
     def call(self) -> dict[str, float]:
         """One call with a whole batch, from inputs to results: the seconds of its stages."""
         return self._call_model(self.model) if self.model is not None else self._call_arrays()

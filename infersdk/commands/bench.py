@@ -173,9 +173,6 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
         raise failed
 
 
-# ---- two reports ----
-
-
 def _compare(arguments: argparse.Namespace) -> int:
     if arguments.models:
         raise ConfigError("--compare takes two reports and measures nothing; leave the models out")

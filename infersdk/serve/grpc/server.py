@@ -295,9 +295,6 @@ async def _abort(context: Any, error: RequestError) -> Any:
     await context.abort(getattr(grpc.StatusCode, error.status.grpc), message, tuple(error.headers))
 
 
-# ---- the calls except inference ----
-
-
 def _other_calls(service: InferenceService) -> dict[str, Callable[[Any], _Fields | Awaitable[None]]]:
     """The calls except inference: a function from the request to the fields of the response, for each."""
     regions = service.regions

@@ -178,7 +178,7 @@ class _Calls:
         """
         large = len(message) > _QUICK_NBYTES
         request, marks_end = await in_worker(read_request, message, self._service, remaining, when=large)
-        notes |= request.notes
+        notes |= {"model": request.model, "id": request.id}
         async with self._service.infer(request) as response:
             encoded: bytes = wrap(response_message(response, marks_end=marks_end)).SerializeToString()
         notes["sent"] = len(encoded)

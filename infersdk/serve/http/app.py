@@ -139,7 +139,7 @@ def _uncancel() -> None:
 
 _MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _STORED = r"/v2/repository/models/(?P<name>[^/]+)"
-_REGIONS = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
+_REGIONS = r"/v2/(?:system|(?P<cuda>cuda))sharedmemory(?:/region/(?P<name>[^/]+))?"
 
 
 class _Handle(msgspec.Struct):
@@ -185,7 +185,7 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         service.repository.find(name, version)  # reports an unknown model before a damaged body
         header_length = None if length is None else int(length)
         asked, binary = await read_request(request.body, header_length, name, version, service)
-        request.notes = asked.notes
+        request.notes = {"model": asked.model, "id": asked.id}
         async with service.infer(asked) as response:
             parts, header_length = await write_response(asked, response, binary, service.settings.max_elements)
         if header_length is None:
@@ -197,29 +197,17 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         if not service.model_ready(**model):
             raise RequestError(f"model {model['name']!r} is not ready")
 
-    def statistics(request: Request, **model: str) -> dict[str, Any]:
-        return {"model_stats": service.statistics(**model)}
-
-    def load(request: Request, name: str) -> Awaitable[None]:
-        return service.load(name, request.json(_Control).parameters or {})
-
     def unload(request: Request, name: str) -> Awaitable[None]:
         request.json(_Control)  # `unload_dependents` has no effect: models have no dependents
         return service.unload(name)
 
-    def register(request: Request, kind: str, name: str = "") -> None:
-        if kind == "cuda":
+    def register(request: Request, cuda: str = "", name: str = "") -> None:
+        if cuda:
             place = request.json(_CudaPlace)
             regions.register_cuda(name, place.raw_handle.b64, place.device_id, place.byte_size)
         else:
             part = request.json(_HostPlace)
             regions.register(name, part.key, part.offset, part.byte_size)
-
-    def status(request: Request, kind: str, name: str = "") -> list[dict[str, Any]]:
-        return regions.status(name, cuda=kind == "cuda")
-
-    def unregister(request: Request, kind: str, name: str = "") -> None:
-        regions.unregister(name, cuda=kind == "cuda")
 
     def traces(request: Request, name: str = "") -> dict[str, Any]:
         return service.triton_settings("trace", request.json(dict), name)
@@ -232,17 +220,16 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         ("GET", r"/v2/health/live", lambda request: None),
         ("GET", r"/v2/health/ready", lambda request: Response(200 if service.ready else 400)),
         ("GET", r"/v2/?", lambda request: service.server_metadata()),
-        ("GET", r"/v2/models/stats", statistics),
+        ("GET", rf"/v2/models/stats|{_MODEL}/stats", lambda request, **of: {"model_stats": service.statistics(**of)}),
         ("GET", _MODEL, lambda request, **model: service.model_metadata(**model)),
         ("GET", rf"{_MODEL}/ready", model_ready),
         ("GET", rf"{_MODEL}/config", lambda request, **model: _config_json(service.model_config(**model))),
-        ("GET", rf"{_MODEL}/stats", statistics),
         ("POST", r"/v2/repository/index", lambda request: service.index(request.json(_Index).ready)),
-        ("POST", rf"{_STORED}/load", load),
+        ("POST", rf"{_STORED}/load", lambda request, name: service.load(name, request.json(_Control).parameters or {})),
         ("POST", rf"{_STORED}/unload", unload),
-        ("GET", rf"{_REGIONS}/status", status),
+        ("GET", rf"{_REGIONS}/status", lambda request, **region: regions.status(**region)),
         ("POST", rf"{_REGIONS}/register", register),
-        ("POST", rf"{_REGIONS}/unregister", unregister),
+        ("POST", rf"{_REGIONS}/unregister", lambda request, **region: regions.unregister(**region)),
         *((method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
         *((method, r"/v2/logging", logs) for method in ("GET", "POST")),
     ]

@@ -9,7 +9,6 @@ from ..errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from PIL import Image
-    from typing_extensions import Self
 
 __all__ = ["Window"]
 
@@ -66,7 +65,7 @@ class Window:
         self._open = False
         self._root.quit()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Window:
         return self
 
     def __exit__(self, *exc: object) -> None:

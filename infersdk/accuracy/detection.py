@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import BackendUnavailableError, ConfigError, UnsupportedModelError
 
-__all__ = ["CocoTruth", "check_annotated", "coco_evaluator", "coco_figures", "has_annotations", "read_coco"]
+__all__ = ["CocoTruth", "check_annotated", "coco_evaluator", "coco_figures", "lacking", "read_coco"]
 
 #: The points for which COCO's similarity of keypoints has its own tolerances.
 COCO_KEYPOINTS = 17
@@ -254,12 +254,7 @@ def _evaluate(
     return stats
 
 
-def has_annotations(truth: CocoTruth, kinds: Sequence[str]) -> bool:
-    """Whether the annotations have the fields for `kinds`; see `coco_figures`."""
-    return not any(_lacking(truth, kind) for kind in kinds)
-
-
-def _lacking(truth: CocoTruth, kind: str) -> int:
+def lacking(truth: CocoTruth, kind: str) -> int:
     """The number of annotations without the field for a kind. All need a mask. Some may have no keypoints, but those
     of crowds are not compared.
     """
@@ -271,7 +266,7 @@ def _lacking(truth: CocoTruth, kind: str) -> int:
 def check_annotated(truth: CocoTruth, kinds: Sequence[str]) -> None:
     """Raises ConfigError if the annotations lack a field for `kinds`."""
     for kind in kinds:
-        if count := _lacking(truth, kind):
+        if count := lacking(truth, kind):
             field = _EVALUATED[kind][1].removeprefix("num_")
             others = "; those of crowds (iscrowd=1) do not count" if kind == "keypoints" else ""
             raise ConfigError(

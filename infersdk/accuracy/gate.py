@@ -246,9 +246,6 @@ def gate(
     return GateReport(task.metric, task.images, max_drop, tuple(scores), max_score_shift)
 
 
-# ---- agreement ----
-
-
 def agreement(reference: Sequence[Any], results: Sequence[Any], *, min_score: float = 0.0) -> Agreement:
     """The agreement of the results of wrappers; the first ones are the reference.
 

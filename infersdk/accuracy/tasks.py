@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..models import Classifier, Detections
 from ..models.results.class_maps import MapResult
 from .classification import read_labels, top_figures
-from .detection import CocoTruth, check_annotated, coco_evaluator, coco_figures, has_annotations, read_coco
+from .detection import CocoTruth, check_annotated, coco_evaluator, coco_figures, lacking, read_coco
 from .gate import Task
 from .segmentation import iou_figures, read_label_maps
 
@@ -101,7 +101,7 @@ def labelled_task(
     if annotations is not None:
         truth = read_coco(annotations, folder)
         kind = next((one for one in (SegmentTask, PoseTask) if one.name == task), DetectTask)
-        return (kind if has_annotations(truth, kind.kinds) else DetectTask)(truth, folder, **settings)
+        return (DetectTask if any(lacking(truth, one) for one in kind.kinds) else kind)(truth, folder, **settings)
     if labels not in (None, "folder") and Path(labels).is_dir():
         return SemanticTask(folder, labels, **settings)
     return ClassifyTask(folder, labels=None if labels == "folder" else labels, **settings)

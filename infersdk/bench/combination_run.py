@@ -54,8 +54,6 @@ class CombinationRun:
             self.process.end()
             self.process = None
 
-    # ---- the row ----
-
     def finish(self, *, interrupted: bool) -> Row:
         row = self.row
         if not self.measurements:

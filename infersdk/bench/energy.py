@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from .nvidia import cuda_index, nvml_handle
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["NOT_MEASURABLE", "EnergyMeter", "Watch", "open_meter"]
 
@@ -50,7 +46,7 @@ class Watch:
         self._done = Event()
         self._thread = Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Watch:
         self._thread.start()
         return self
 

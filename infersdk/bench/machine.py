@@ -17,7 +17,7 @@ import msgspec
 
 from .. import __version__
 from ..core._lib import lib, text
-from ..core.processors import available_processors
+from ..core.processors import available_processors, control_groups
 from ..core.stream import device_count, device_info
 from ..errors import InferSDKError
 
@@ -203,19 +203,11 @@ def counters() -> dict[str, float]:
 
 
 def _throttled() -> float | None:
-    """Seconds that the control group of this process was held back, by version 2 or 1 of the interface."""
-    for line in _read("/proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            folders, key, unit = [f"/sys/fs/cgroup{path}", "/sys/fs/cgroup"], "throttled_usec", 1e-6
-        elif "cpu" in controllers.split(","):
-            folders, key, unit = [f"/sys/fs/cgroup/cpu{path}", "/sys/fs/cgroup/cpu"], "throttled_time", 1e-9
-        else:
-            continue
-        for folder in folders:
-            for entry in _read(f"{folder}/cpu.stat").splitlines():
-                name, _, value = entry.partition(" ")
-                if name == key:
-                    return float(value) * unit
+    """Seconds that the control group of this process was held back."""
+    units = {"throttled_usec": 1e-6, "throttled_time": 1e-9}  # of version 2 and 1 of the interface
+    for group in reversed(control_groups()):  # the innermost first
+        for entry in _read(f"{group}/cpu.stat").splitlines():
+            name, _, value = entry.partition(" ")
+            if name in units:
+                return float(value) * units[name]
     return None

@@ -57,9 +57,6 @@ def _facts(report: Report) -> list[str]:
     return [fact for fact in facts if fact]
 
 
-# ---- labels ----
-
-
 def _series(row: Row) -> str:
     """The key of a colour: file, backend, device and precision, as reported by the runtime."""
     return f"{Path(row.combination.model).stem} · {row.target}"
@@ -77,9 +74,6 @@ def _number(value: float, digits: int = 4) -> str:
 
 def _interval(found: Estimate) -> str:
     return "" if found.low is None else f" ({found.low:,.4g} to {found.high:,.4g})"
-
-
-# ---- the best of each measure ----
 
 
 def _tiles(measured: Numbered, metric: str) -> list[dict[str, Any]]:

@@ -40,11 +40,7 @@ _WINDOW_RUNS = 5
 
 
 class Scenarios:
-    """The scenarios of one combination.
-
-    Attributes:
-        notes: the reasons of requested scenarios that are not run, a line each.
-    """
+    """The scenarios of one combination. `notes` has the reasons of requested ones that are not run, a line each."""
 
     def __init__(self, workload: Workload, settings: BenchSettings) -> None:
         self._workload, self._settings = workload, settings

@@ -46,11 +46,7 @@ class Server:
     Args:
         pipeline, items: the pipeline, and the items of the requests in order.
         bound: the latency in seconds that 99 % of the requests must keep.
-        seed: of the arrivals.
         clock, sleep: the time, for tests.
-
-    Attributes:
-        rate: requests a second.
     """
 
     def __init__(

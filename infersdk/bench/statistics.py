@@ -78,11 +78,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def median_of_rounds(rounds: Sequence[float]) -> Estimate:
-    """The median of the rounds.
-
-    Args:
-        rounds: a figure for each round, at least one.
-    """
+    """The median of a figure in one or more rounds."""
     values = np.asarray(rounds, np.float64)
     low = high = None
     if len(values) >= LEAST:

@@ -235,11 +235,7 @@ def _reason(worker: Worker, error: Exception) -> str:
 
 
 def main(channel: int) -> None:
-    """Runs steps until the other end of the connection is closed.
-
-    Args:
-        channel: the file descriptor or the handle of the connection.
-    """
+    """Runs steps until the other end of the connection, a file descriptor or a handle, is closed."""
     worker, connection = Worker(), Connection(channel)
     with contextlib.suppress(EOFError):
         while True:

@@ -33,11 +33,7 @@ def import_path() -> list[str]:
 
 
 class StepError(Exception):
-    """A step of a combination failed; the message is the reason.
-
-    Attributes:
-        code: of an InferSDKError, else "".
-    """
+    """A step of a combination failed; the message is the reason. The code of other errors than InferSDKError is ""."""
 
     def __init__(self, reason: str, code: str = "") -> None:
         super().__init__(reason)
@@ -53,7 +49,6 @@ class WorkerProcess:
 
     Args:
         folder: for temporary files. It is removed when the worker has ended.
-        timeout: seconds that a step may take.
         end_time: of all processes, by `time.monotonic()`; None: they have all the time.
     """
 

@@ -37,8 +37,6 @@ class Workload:
     """A loaded model with its inputs.
 
     Args:
-        infer: the network.
-        combination, settings: the combination and the settings of the measurement.
         load: loads another form of the model, with the arguments of `infer`.
 
     Attributes:
@@ -134,8 +132,6 @@ class Workload:
         else:
             for i in range(4):
                 yield random_inputs(specs, seed=settings.seed + i, shapes=settings.shapes)
-
-    # ---- one call ----
 
     def call(self) -> dict[str, float]:
         """One call with a whole batch, from inputs to results: the seconds of its stages."""

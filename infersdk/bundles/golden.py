@@ -50,13 +50,7 @@ class Values(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """An image.
-
-    Attributes:
-        image: the part with a PNG file.
-        inputs: of the network, by name.
-        results: the dicts of its result.
-    """
+    """An image: the part with its PNG file, the inputs of the network by name, and the dicts of its result."""
 
     image: str
     inputs: dict[str, Values]
@@ -204,11 +198,7 @@ class Limits(NamedTuple):
 
 
 def same_results(reference: Any, other: Any, limits: Limits, scale: float = 1.0) -> bool:
-    """Whether the dicts of two results agree.
-
-    Args:
-        scale: minimum of the value whose fraction numbers may differ by.
-    """
+    """Whether the dicts of two results agree. The value whose fraction numbers may differ by is at least `scale`."""
     if isinstance(reference, dict) and isinstance(other, dict):
         if reference.keys() == other.keys() == {"size", "counts"}:
             return reference == other or _same_masks(reference, other, limits)

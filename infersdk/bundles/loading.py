@@ -169,13 +169,8 @@ class GoldenSamples:
         return GoldenReport(samples=len(self._images))
 
     def verify(self, model: Any, *, once: bool = False) -> None:
-        """As `check()`. A pass is kept in the cache.
-
-        Args:
-            once: whether a pass in the cache counts.
-
-        Raises:
-            GoldenSampleError: the samples differ.
+        """As `check()`, but raises GoldenSampleError if the samples differ. A pass is kept in the cache. With `once`, a
+        kept one counts.
         """
         cache, name = Cache(), key_of({"kind": "golden samples", "bundle": self._digest, **_place(model)})
         if once and cache.get(name) is not None:
@@ -221,10 +216,8 @@ class GoldenSamples:
     ) -> GoldenReport | None:
         """The first output of a sample that differs; None where all agree.
 
-        Outputs whose shape depends on the image may have other rows by rounding: such ones are not compared.
-
-        Args:
-            layers: computes the intermediate values for the sample, in order.
+        Outputs whose shape depends on the image may have other rows by rounding: such ones are not compared. `layers`
+        computes the intermediate values for the sample, in order.
         """
         graph = self._graph_of(number, network, outputs, precision)
         tolerances = graph.tolerances[precision]

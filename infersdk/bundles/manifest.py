@@ -37,11 +37,8 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A form of the model.
-
-    Attributes:
-        part: the ONNX model.
-        precision: of its weights and activations: `"fp32"`, `"fp16"`, `"bf16"` or `"int8"`.
+    """A form of the model: the part with its ONNX file, and the precision of its weights and activations: `"fp32"`,
+    `"fp16"`, `"bf16"` or `"int8"`.
     """
 
     part: str
@@ -112,16 +109,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             manifest = msgspec.json.decode(data, type=cls)
         except (ValueError, RecursionError) as error:
             raise BundleFormatError(f"its manifest is damaged: {error}") from None
-        manifest._check()
-        return manifest
-
-    def _check(self) -> None:
-        for name in self.parts:
+        for name in manifest.parts:
             if name in (FIRST, SIGNATURE) or len(name) > _LONGEST_NAME or not _NAME.fullmatch(name):
                 raise BundleFormatError(f"{name[:_LONGEST_NAME]!r} is not a valid name of a part")
-        for name in (self.golden, *(form.part for form in self.forms)):
-            if name not in self.parts:
+        for name in (manifest.golden, *(form.part for form in manifest.forms)):
+            if name not in manifest.parts:
                 raise BundleFormatError(f"its manifest names the part {name[:_LONGEST_NAME]!r}, and does not have it")
+        return manifest
 
 
 class _Version(msgspec.Struct):

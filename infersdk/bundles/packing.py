@@ -193,11 +193,7 @@ def _whole(source: ModelSource) -> bytes:
 def write_bundle(
     path: str | os.PathLike[str], manifest: Manifest, parts: Mapping[str, bytes], signer: Any = None
 ) -> None:
-    """Writes a bundle of these parts, which are those of the manifest.
-
-    Args:
-        signer: the private key that signs the manifest.
-    """
+    """Writes a bundle of these parts, which are those of the manifest. `signer` is the private key that signs it."""
     head = manifest.encoded()
     own = {FIRST: head, **({SIGNATURE: signer.sign(head)} if signer is not None else {})}
     entries = {name: Part.of(content) for name, content in own.items()}
@@ -249,9 +245,6 @@ def _png(source: Any, channel_order: str) -> bytes:
         pixels = np.ascontiguousarray(pixels[..., ::-1])
     Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
-
-
-# ---- golden samples ----
 
 
 class _Recorder:

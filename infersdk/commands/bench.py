@@ -173,9 +173,6 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
         raise failed
 
 
-# ---- two reports ----
-
-
 def _compare(arguments: argparse.Namespace) -> int:
     if arguments.models:
         raise ConfigError("--compare takes two reports and measures nothing; leave the models out")
@@ -185,10 +182,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     old, new = (read_report(path) for path in arguments.compare)
     result = compare_reports(old, new, threshold=threshold)
     if arguments.json:
-        print_json({
-            "changes": msgspec.to_builtins(result.changes), "other_machine": result.other_machine,
-            "other_settings": result.other_settings, "slower": bool(result.slower), "threshold": threshold,
-        })  # fmt: skip
+        print_json({**msgspec.to_builtins(result), "slower": bool(result.slower), "threshold": threshold})
     else:
         show_changes(result, threshold)
     return 1 if result.slower else 0

@@ -272,9 +272,7 @@ def plain(value: Any) -> Any:
 
 def console(*, stderr: bool = False, width: int = 1000) -> Console:
     """A rich console that escapes control characters; progress goes to stderr, so that stdout stays clean for results.
-
-    Args:
-        width: the width for a file or pipe; large, so that lines are not broken.
+    For a file or pipe it has `width`, which is large, so that lines are not broken.
     """
 
     class Output(Console):

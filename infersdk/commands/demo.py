@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from ..data import CLASSIFIER, CLASSIFIER_SETTINGS, DETECTOR, IMAGE
 from ..image import read_image
 from ..models import Classifier, YOLOv5
+from ..models.composed.crops import cutter
 from .common import add_backend_options, add_options, backend_arguments, print_json, print_text, stage_line, stages
 
 DESCRIPTION = (
@@ -38,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
         timings = detector.timings
         target = f"{detector.network.backend} on {detector.network.device}, {detector.network.precision}"
     result.save(arguments.output, image)
-    crops = [_crop(image.pixels, box.xyxy) for box in result]
+    crops = list(cutter("box", margin=0.2)(image, result))
     with Classifier(CLASSIFIER, channel_order="rgb", top_k=1, **CLASSIFIER_SETTINGS, **chosen) as classifier:
         second_reading = [best[0] for best in classifier(crops)] if crops else []
     if arguments.json:
@@ -62,14 +60,3 @@ def run(arguments: argparse.Namespace) -> int:
     print_text(stage_line(stages(timings)), "dim")
     print_text(f"annotated image: {arguments.output}")
     return 0
-
-
-def _crop(pixels: np.ndarray[Any, Any], xyxy: tuple[float, float, float, float]) -> np.ndarray[Any, Any]:
-    """A square around the box, a tenth wider on each side; the border of the image is repeated outside of it."""
-    left, top, right, bottom = xyxy
-    side = max(int(np.ceil(1.2 * max(right - left, bottom - top))), 1)
-    x, y = int((left + right - side) / 2), int((top + bottom - side) / 2)
-    height, width = pixels.shape[:2]
-    rows = np.clip(np.arange(y, y + side), 0, height - 1)
-    columns = np.clip(np.arange(x, x + side), 0, width - 1)
-    return pixels[rows][:, columns]

@@ -157,26 +157,21 @@ def _lint(arguments: argparse.Namespace) -> int:
         graph.check()
         graph.save(arguments.output)
         result = lint(graph, rules)
-    trials = try_model(arguments.output or arguments.model, custom_ops=custom_ops) if arguments.trial else []
+    tried = try_model(arguments.output or arguments.model, custom_ops=custom_ops) if arguments.trial else []
+    trials = [dataclasses.asdict(one) for one in tried]
     findings = [
         dataclasses.asdict(one) | {"backends": ", ".join(one.backends) or "all", "fix": one.fix.name if one.fix else ""}
         for one in result
     ]
     if arguments.json:
-        print_json(
-            {
-                "findings": findings,
-                "fixed": [dataclasses.asdict(one) for one in fixed],
-                "trials": [dataclasses.asdict(one) for one in trials],
-            }
-        )
+        print_json({"findings": findings, "fixed": [dataclasses.asdict(one) for one in fixed], "trials": trials})
     else:
         for one in fixed:
             print_text(f"{one.name}: {one.error or 'applied'}")
         _print_findings(str(arguments.output or arguments.model), findings)
         if trials:
-            _print_rows("trial", [dataclasses.asdict(one) for one in trials])
-    return 1 if result or any(one.status == "failed" for one in trials) else 0
+            _print_rows("trial", trials)
+    return 1 if result or any(one.status == "failed" for one in tried) else 0
 
 
 def _print_findings(title: str, findings: Sequence[dict[str, str]]) -> None:

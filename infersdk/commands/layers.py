@@ -96,9 +96,6 @@ def _report(arguments: argparse.Namespace) -> LayerReport:
     return list_built(arguments.model, targets[0], arguments.compute_capability, settings)
 
 
-# ---- the tables ----
-
-
 def _show(report: LayerReport, arguments: argparse.Namespace) -> None:
     for side in report.sides:
         print_text(f"{side.name}: {side.backend} {side.version}, {side.precision} on {side.device}")

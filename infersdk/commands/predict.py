@@ -138,9 +138,6 @@ def _refuse_double(names: list[str]) -> None:
         raise ConfigError(f"two streams are called {double!r}; give each video and camera once")
 
 
-# ---- the model ----
-
-
 def _open(arguments: argparse.Namespace, *, only_videos: bool) -> ImageModel[Any]:
     """The model of the command line."""
     settings = wrapper_settings(arguments)
@@ -195,9 +192,6 @@ def _in_tiles(model: ImageModel[Any], arguments: argparse.Namespace) -> ImageMod
     return Tiled(model, tile=arguments.tile, **settings)  # type: ignore[arg-type]
 
 
-# ---- images ----
-
-
 def _predict_image(
     model: ImageModel[Any],
     source: Source,
@@ -237,9 +231,6 @@ def _predict_image(
         print_text(f"{source.name}: {stage_line(milliseconds)}{note}")
         print_text(textwrap.indent(result.summary(), "  "))
     return row
-
-
-# ---- videos ----
 
 
 def _reading(arguments: argparse.Namespace, model: ImageModel[Any]) -> dict[str, Any]:

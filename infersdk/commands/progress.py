@@ -28,11 +28,7 @@ EVERY, LONG = 30.0, 2.0
 
 @contextlib.contextmanager
 def show_progress(*, quiet: bool = False) -> Iterator[ProgressReporter]:
-    """Shows progress on stderr.
-
-    Args:
-        quiet: show nothing, as with `--json`.
-    """
+    """Shows progress on stderr; nothing with `quiet`, as for `--json`."""
     if not quiet and not sys.stderr.isatty():
         yield _Lines(sys.stderr)
         return

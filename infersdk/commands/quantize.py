@@ -169,19 +169,17 @@ def _known_table(arguments: argparse.Namespace) -> Any:
 
 def _keep(work: Workflow, file: Path) -> None:
     """Writes the calibration of an interrupted command, and reports it on stderr."""
-    out = console(stderr=True)
-    if work.made is not None:
-        out.print(f"written: {work.made.path}; not measured to the end", soft_wrap=True, markup=False)
-        return
     table = work.table
     if table is None and work.seen is not None:
         table = work.candidates[0].table(work.seen)  # interrupted while the ranges were chosen
-    if table is None:
-        out.print("nothing is written: the calibration was not complete")
-        return
-    table.save(file)
-    text = f"written: {file}, the calibration by {table.method}; --table {file} goes on from there"
-    out.print(text, soft_wrap=True, markup=False)
+    if work.made is not None:
+        text = f"written: {work.made.path}; not measured to the end"
+    elif table is not None:
+        table.save(file)
+        text = f"written: {file}, the calibration by {table.method}; --table {file} goes on from there"
+    else:
+        text = "nothing is written: the calibration was not complete"
+    console(stderr=True).print(text, soft_wrap=True, markup=False)
 
 
 # ---- images and wrappers ----

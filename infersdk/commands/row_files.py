@@ -28,7 +28,6 @@ def row_files(json_lines: Path | None, csv_file: Path | None, *, to_stdout: bool
     Args:
         json_lines: a file that gets each row as a line of JSON. One that exists is replaced.
         csv_file: a file that gets a line for each result of a row.
-        to_stdout: whether stdout gets the lines of JSON.
 
     Raises:
         OutputError: a file cannot be written.

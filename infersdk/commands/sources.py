@@ -156,9 +156,6 @@ def _file_name(name: str, suffix: str) -> PurePosixPath:
     return PurePosixPath(f"{text}{own if known and is_http(name) else suffix}")
 
 
-# ---- paths of drawings ----
-
-
 def drawn_paths(sources: Sequence[Source], output: Path | None) -> list[Path | None]:
     """The path of the drawing of each source: `output` for a single source, else a file below it. A video of a format
     that is not written becomes an MP4.

@@ -9,7 +9,6 @@ from ..errors import BackendUnavailableError
 
 if TYPE_CHECKING:
     from PIL import Image
-    from typing_extensions import Self
 
 __all__ = ["Window"]
 
@@ -43,10 +42,8 @@ class Window:
         self._shown: Any = None  # tkinter keeps no reference to an image
 
     def show(self, title: str, image: Image.Image, *, wait: bool) -> None:
-        """Shows an image, as large as the screen at most; nothing once the window was closed.
-
-        Args:
-            wait: wait until a key is pressed: space or return; q closes the window.
+        """Shows an image, as large as the screen at most; nothing once the window was closed. With `wait` this returns
+        when space or return is pressed; q closes the window.
         """
         if not self._open:
             return
@@ -68,7 +65,7 @@ class Window:
         self._open = False
         self._root.quit()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Window:
         return self
 
     def __exit__(self, *exc: object) -> None:

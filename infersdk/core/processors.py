@@ -12,7 +12,9 @@ from pathlib import Path, PurePosixPath
 
 from ..errors import exhausted
 
-__all__ = ["available_processors", "fits_quotas", "processor_digest", "runtime_threads", "start_thread"]
+__all__ = [
+    "available_processors", "control_groups", "fits_quotas", "processor_digest", "runtime_threads", "start_thread",
+]  # fmt: skip
 
 #: Of the file system.
 _ROOT = Path("/")
@@ -65,14 +67,14 @@ def _limits() -> list[float]:
 
 
 def _quotas() -> list[float]:
-    return [quota for group in _control_groups() if (quota := _quota(group)) is not None]
+    return [quota for group in control_groups() if (quota := _quota(group)) is not None]
 
 
 def _affinity() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _control_groups() -> list[Path]:
+def control_groups() -> list[Path]:
     """The folders of the control groups with limits on processor time, of version 1 and 2: this process's and all
     above it.
     """

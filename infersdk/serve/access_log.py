@@ -23,11 +23,7 @@ _LONGEST = 1000
 
 
 class AccessLog:
-    """Writes lines to stderr.
-
-    Args:
-        enabled: without it nothing is written, and no thread runs.
-    """
+    """Writes lines to stderr. Without `enabled`, nothing is written and no thread runs."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.enabled = enabled

@@ -16,22 +16,14 @@ _OPEN = {"/v2/health/live", "/v2/health/ready", "/", "ServerLive", "ServerReady"
 
 
 class Authentication:
-    """Checks that a request has one of the configured keys. Without configured keys all requests pass.
-
-    Attributes:
-        needs_key: whether keys are configured.
-    """
+    """Checks that a request has one of the configured keys. Without configured keys all requests pass."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
         self.needs_key = bool(keys)
 
     def check(self, name: str, headers: Mapping[bytes, bytes]) -> None:
-        """Raises RequestError for a request without a valid key.
-
-        Args:
-            name: the path, or the call of gRPC.
-        """
+        """Raises RequestError for a request without a valid key. `name` is its path, or the call of gRPC."""
         if not self.needs_key or name in _OPEN:
             return
         key = headers.get(b"x-api-key") or _bearer(headers.get(b"authorization", b""))

@@ -72,15 +72,9 @@ class Counters:
         """Counts a finished request."""
         self._add("fail" if failed else "success", monotonic() - request.came)
         self.last_ms = time_ns() // 1_000_000
-        if not failed:
-            self.rows += request.rows
-            self._add_stages(request)
-
-    def _add(self, name: str, seconds: float) -> None:
-        self.stats[name]["count"] += 1
-        self.stats[name]["ns"] += int(seconds * 1e9)
-
-    def _add_stages(self, request: RequestTally) -> None:
+        if failed:
+            return
+        self.rows += request.rows
         read, stages = request.read, request.stages
         totals = dict(zip(_STAGES, (0.0, read - request.came, 0.0, request.gathered), strict=True))
         for one in stages:
@@ -93,6 +87,10 @@ class Counters:
                 self.batches[one.batch][name] += seconds * 1e9
         for name, seconds in totals.items():
             self._add(name, seconds)
+
+    def _add(self, name: str, seconds: float) -> None:
+        self.stats[name]["count"] += 1
+        self.stats[name]["ns"] += int(seconds * 1e9)
 
 
 class Endpoint(ABC):

@@ -48,7 +48,6 @@ class RequestError(Exception):
 
     Args:
         message: the cause with its values, and the remedy. The client receives it, shortened to 4,000 characters.
-        status: the kind of failure.
         headers: of the answer, or the trailing metadata of gRPC; names in lower case.
     """
 

@@ -37,8 +37,7 @@ def _verify(models: Sequence[Any]) -> None:
 class ImageEndpoint(Endpoint):
     """A model of `infersdk.models`: preprocessing and postprocessing are part of the model.
 
-    Args:
-        model: a warm model; the endpoint owns and closes it. It runs one grey image to find the output tensors.
+    The endpoint owns the model, which is warm. It runs one grey image to find the output tensors.
     """
 
     batched = True

@@ -102,11 +102,6 @@ class InferRequest:
     deadline: float | None = None
     priority: int = 0
 
-    @property
-    def notes(self) -> dict[str, Any]:
-        """Its fields of the access log."""
-        return {"model": self.model, "id": self.id}
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedOutput:

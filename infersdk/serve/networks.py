@@ -36,7 +36,6 @@ class NetworkEndpoint(Endpoint):
 
     Args:
         network: the endpoint owns and closes it.
-        pipeline: settings of the pipeline.
         queue: the maximum number of waiting requests; see `Admission`.
     """
 

@@ -36,8 +36,6 @@ class Region(ABC):
     `read_into()` and `write()` raise RequestError if the memory is shorter than when it was registered.
 
     Attributes:
-        name: the name chosen by the client.
-        byte_size: the number of bytes that requests may use.
         device: `"cpu"` or `"cuda:0"`.
         fields: the values that the client registered, by the names of the protocol.
     """
@@ -211,10 +209,8 @@ class RegionPart:
 
 
 class SharedTensor:
-    """A tensor in a part of a region, before it is copied. The client may change its values until then.
-
-    Args:
-        what: the name of the tensor in messages.
+    """A tensor in a part of a region, before it is copied. The client may change its values until then. Messages call
+    it `what`.
     """
 
     def __init__(self, part: RegionPart, dtype: np.dtype[Any], shape: tuple[int, ...], what: str) -> None:

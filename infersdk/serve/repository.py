@@ -54,10 +54,8 @@ class ModelEntry:
     """A model of the configuration.
 
     Attributes:
-        versions: the serving versions, by name.
         state: `"LOADING"`, `"READY"` or `"UNAVAILABLE"`.
         reason: why it is not ready, or why the last load failed.
-        loads: number of successful loads.
         retry_at: the time of the next load after a failure, by `monotonic()`; 0 without a failure.
     """
 
@@ -354,10 +352,8 @@ def served_tables(config: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping
 def load_endpoint(
     name: str, version: str, table: Mapping[str, Any], settings: ServerSettings, progress: Progress | None = None
 ) -> Endpoint:
-    """Loads and warms up a version of a model.
-
-    Args:
-        progress: called before each step of the warm-up; its exception aborts the warm-up.
+    """Loads and warms up a version of a model. `progress` is called before each step of the warm-up; its exception
+    aborts the warm-up.
     """
     with ExitStack() as opened:
         if table.get("type") == "network":

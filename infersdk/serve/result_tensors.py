@@ -27,11 +27,7 @@ __all__ = ["ResultTensors"]
 
 
 class ResultTensors:
-    """Converts the results of one model to tensors.
-
-    Args:
-        example: any result of the model; all of its results have the same tensors.
-    """
+    """Converts the results of one model to tensors. All of its results have the same ones as `example`."""
 
     def __init__(self, example: Any) -> None:
         self._specs: Mapping[str, ResultTensorSpec] = {spec.name: spec for spec in _as_result(example).tensor_specs()}

@@ -23,15 +23,11 @@ from ..core.text import logger
 from ..errors import BackendUnavailableError, ClosedError, ConfigError, DeadlineExceeded
 from ..pipeline.request import check_seconds
 from .access_log import AccessLog
-from .authentication import Authentication
 from .http.app import Application
-from .http.page import page_routes
-from .http.predict import predict_routes
 from .process import connection_limit, freeze
 from .repository import Repository
 from .service import InferenceService
 from .settings import ServerSettings
-from .tracing import Tracing
 from .watcher import signatures, watch
 from .workers import all_results
 
@@ -85,7 +81,6 @@ class Server:
         self.grpc_port: int | None = None
         self.repository = Repository(config, self.settings)
         self.service = InferenceService(self.repository, self.settings)
-        self.tracing = Tracing() if self.settings.traces else None
         self._stop: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
         self._started = self._ends = False
@@ -130,7 +125,6 @@ class Server:
         if self._ends:  # stop() was called before
             stop()
         log = AccessLog(enabled=self.settings.access_log)
-        authentication = Authentication(self.settings.api_keys)
         most = connection_limit(self.settings)
         ports: list[_Close] = []
         try:
@@ -138,11 +132,11 @@ class Server:
                 try:
                     # The ports open first, so that clients learn that the models are not ready.
                     if self.settings.http_port is not None:
-                        ports.append(await self._open_http(authentication, log, most))
+                        ports.append(await self._open_http(log, most))
                     if self.settings.grpc_port is not None:
                         from .grpc.server import open_grpc
 
-                        self.grpc_port, close = await open_grpc(self.service, authentication, log, self.tracing, most)
+                        self.grpc_port, close = await open_grpc(self.service, log, most)
                         ports.append(close)
                     work = asyncio.ensure_future(self._load_and_watch(listening, owns_process))
                     ending = asyncio.ensure_future(ended.wait())
@@ -159,8 +153,8 @@ class Server:
             await self.repository.close()
             self.service.regions.close()
             log.close()
-            if self.tracing is not None:
-                await asyncio.to_thread(self.tracing.close)
+            if self.service.tracing is not None:
+                await asyncio.to_thread(self.service.tracing.close)
 
     async def _load_and_watch(self, listening: Callable[[Server], None], owns_process: bool) -> None:
         """Loads all models, then reloads failed and changed ones until it is cancelled."""
@@ -177,14 +171,13 @@ class Server:
             watching.append(watch(self.repository, self.settings.watch, before_loading))
         await all_results(watching)
 
-    async def _open_http(self, authentication: Authentication, log: AccessLog, most: int) -> _Close:
+    async def _open_http(self, log: AccessLog, most: int) -> _Close:
         """Opens the HTTP port with at most `most` connections."""
         import uvicorn
 
         from .http.connection import Connection, Connections
 
-        routes = [*predict_routes(self.service), *page_routes(self.service)]
-        application = Application(self.service, authentication, log, routes, self.tracing)
+        application = Application(self.service, log)
         listener = _listen(self.settings)
         self.http_port = listener.getsockname()[1]
         connection = partial(Connection, limits=self.settings, open_connections=Connections(most))

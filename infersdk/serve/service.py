@@ -10,11 +10,13 @@ import numpy as np
 
 from .. import __version__
 from ..core.stream import device_count
+from .authentication import Authentication
 from .datatypes import array_of
 from .errors import RequestError, Status
 from .messages import InferRequest, InferResponse, PlacedOutput
 from .regions import SharedTensor
 from .shared_memory import SharedMemoryRegions
+from .tracing import Tracing
 from .workers import in_worker
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class InferenceService:
     def __init__(self, repository: Repository, settings: ServerSettings) -> None:
         self.repository, self.settings = repository, settings
         self.regions = SharedMemoryRegions(settings.shared_memory_prefix)
+        self.authentication = Authentication(settings.api_keys)
+        self.tracing = Tracing() if settings.traces else None
         self.stopping = False
 
     # ---- health and metadata ----

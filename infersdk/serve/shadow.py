@@ -46,10 +46,8 @@ class Shadow:
         self.agreement = 0.0
 
     def offer(self, item: Any, parameters: Mapping[str, Any], result: Result) -> None:
-        """An image and its result. Call it in the thread of the event loop; it does not wait.
-
-        Args:
-            item: encoded bytes or an array; images on a device are left out.
+        """An image and its result; images on a device are left out. Call it in the thread of the event loop; it does
+        not wait.
         """
         if not isinstance(item, (bytes, np.ndarray)) or random.random() >= self._share:
             return

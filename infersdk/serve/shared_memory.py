@@ -69,7 +69,7 @@ class SharedMemoryRegions:
             raise RequestError(f"{what}: {MOST_REGIONS} are registered; unregister others", Status.TOO_LARGE)
         return self._prefix
 
-    def unregister(self, name: str, *, cuda: bool = False) -> None:
+    def unregister(self, name: str = "", *, cuda: bool = False) -> None:
         """Removes a region, or all of its kind if `name` is empty. As in Triton, a missing region is not an error."""
         kind = CudaRegion if cuda else HostRegion
         for one in [name] if name else list(self._regions):
@@ -87,11 +87,7 @@ class SharedMemoryRegions:
         return found
 
     def part(self, parameters: Mapping[str, Any], what: str) -> RegionPart | None:
-        """The memory that the parameters of an input or output name; None if they name none.
-
-        Args:
-            what: the input or output, for messages.
-        """
+        """The memory that the parameters of an input or output name; None if they name none; `what` is for messages."""
         name = parameters.get("shared_memory_region")
         if name is None:
             return None

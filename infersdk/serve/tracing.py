@@ -46,10 +46,8 @@ class Tracing:
         self._tracer = provider.get_tracer("infersdk.serve", __version__)
 
     def start(self, name: str, carrier: Mapping[str, str], attributes: Mapping[str, Any]) -> RequestTrace:
-        """Starts the span of a request, in the task that runs it.
-
-        Args:
-            carrier: the headers of the request, in lower case: `traceparent` names the parent.
+        """Starts the span of a request, in the task that runs it. Of the headers in `carrier`, whose names are in lower
+        case, `traceparent` names the parent.
         """
         parent, kind = self._extract(carrier), self._trace.SpanKind.SERVER
         span = self._tracer.start_span(name, parent, kind=kind, attributes=attributes)
@@ -78,7 +76,6 @@ class RequestTrace:
         """Ends the span, after the spans of the stages.
 
         Args:
-            error: the reason of a failed request.
             notes: fields of the access log; `trace_id`, 32 hexadecimal digits, is added.
             attributes: further attributes of the span, besides the model.
         """

@@ -33,9 +33,7 @@ _log = logger("infersdk.serve")
 class Signatures(NamedTuple):
     """The state of a configuration; two equal ones have no change between them.
 
-    Attributes:
-        server: the settings of the table `server`.
-        models: of each model the table, with the sizes and modification times of its files.
+    `models` has the table of each model, with the sizes and modification times of its files.
     """
 
     server: ServerSettings

@@ -18,10 +18,8 @@ _WORKERS = ThreadPoolExecutor(2, "infersdk-serve-worker")
 
 
 async def in_worker(function: Callable[..., _Result], *arguments: object, when: bool = True) -> _Result:
-    """Calls a function in a worker thread, so that it does not block the event loop.
-
-    Args:
-        when: False calls the function directly, because it is fast.
+    """Calls a function in a worker thread, so that it does not block the event loop; without `when` directly, because
+    it is fast.
     """
     if not when:
         return function(*arguments)

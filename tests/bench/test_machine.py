@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import infersdk
-from infersdk.bench import energy, nvidia
+from infersdk.bench import energy, machine, nvidia
 from infersdk.bench.energy import NOT_MEASURABLE, EnergyMeter, Watch, _rapl, open_meter
 from infersdk.bench.machine import contention, counters, describe_machine, growth, peak_resident_bytes, resident_bytes
 from infersdk.core.processors import available_processors
@@ -92,6 +92,18 @@ def test_contention_of_several_measurements() -> None:
     assert (found.seconds, found.others, found.steal, found.load) == (4, 0.25, 0.05, 3)
     assert (found.run_delay, found.throttled) == (pytest.approx(0.2), pytest.approx(0.3))
     assert contention([]) is None
+
+
+@pytest.mark.parametrize("line", ["throttled_usec 2500000", "throttled_time 2500000000"])
+def test_throttling_is_that_of_the_innermost_group_with_a_limit(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    groups[2].mkdir(parents=True)
+    for group, text in zip(groups, ("throttled_usec 1", line, "usage_usec 7"), strict=True):
+        (group / "cpu.stat").write_text(f"nr_periods 3\n{text}\n")
+    monkeypatch.setattr(machine, "control_groups", lambda: groups)
+    assert counters()["throttled"] == 2.5
 
 
 def powercap(folder: Path) -> Path:

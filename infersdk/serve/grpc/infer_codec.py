@@ -38,10 +38,7 @@ _LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
 
 
 def read_request(message: bytes, service: InferenceService, remaining: float | None) -> tuple[InferRequest, bool]:
-    """Parses an encoded `ModelInferRequest`. It is thread-safe.
-
-    Args:
-        remaining: seconds until the deadline of the call.
+    """Parses an encoded `ModelInferRequest`, `remaining` seconds before the deadline of the call. It is thread-safe.
 
     Returns:
         The request, and whether its response has the parameter `triton_final_response`.

@@ -20,9 +20,8 @@ from .infer_codec import read_request, response_message
 
 if TYPE_CHECKING:
     from ..access_log import AccessLog
-    from ..authentication import Authentication
     from ..service import InferenceService
-    from ..tracing import RequestTrace, Tracing
+    from ..tracing import RequestTrace
 
 __all__ = ["open_grpc"]
 
@@ -44,11 +43,7 @@ _PRINTABLE = "".join(map(chr, range(32, 127))).replace("%", "")
 
 
 async def open_grpc(
-    service: InferenceService,
-    authentication: Authentication,
-    log: AccessLog,
-    tracing: Tracing | None,
-    max_connections: int,
+    service: InferenceService, log: AccessLog, max_connections: int
 ) -> tuple[int, Callable[[], Awaitable[None]]]:
     """Opens the port. Returns its number, and a function that closes it after the running calls. Connections beyond
     `max_connections` are closed.
@@ -57,7 +52,7 @@ async def open_grpc(
         ConfigError: the port cannot be opened.
     """
     settings = service.settings
-    handlers = _Calls(service, authentication, log, tracing)
+    handlers = _Calls(service, log)
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", settings.max_body + _OVERHEAD),
@@ -104,14 +99,21 @@ async def open_grpc(
 class _Calls:
     """The handlers of all calls: authentication, errors, access log and traces."""
 
-    def __init__(
-        self, service: InferenceService, authentication: Authentication, log: AccessLog, tracing: Tracing | None
-    ) -> None:
-        self._service, self._authentication, self._log, self._tracing = service, authentication, log, tracing
+    def __init__(self, service: InferenceService, log: AccessLog) -> None:
+        self._service, self._log = service, log
         self._running = set[asyncio.Task[Any]]()
         self._readers = set[asyncio.Task[None]]()  # of open streams
         self._ending = False
-        self._handlers = self._methods()
+        #: The handler of each call, by its path.
+        self._handlers: dict[str, Any] = {
+            f"/{_SERVICE}/ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
+            f"/{_SERVICE}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
+            # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
+            "/grpc.health.v1.Health/Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health)),
+        }
+        for name, call in _other_calls(service).items():
+            handler = self._wrap(name, _decoded(name, call))
+            self._handlers[f"/{_SERVICE}/{name}"] = grpc.unary_unary_rpc_method_handler(handler)
 
     def service(self, details: Any) -> Any:
         """The handler of a call, as in `grpc.GenericRpcHandler`. Called before the message is received."""
@@ -120,24 +122,23 @@ class _Calls:
         self._running.add(task)  # the task ends with the call
         task.add_done_callback(self._running.discard)
         handler = self._handlers.get(details.method)
-        if handler is None:
-            return None
-        if not self._authentication.needs_key:
+        if handler is None or not self._service.authentication.needs_key:
             return handler
         metadata = {key.encode(): text.encode() for key, text in details.invocation_metadata if isinstance(text, str)}
+        name = details.method.rpartition("/")[2]
         try:
-            self._authentication.check(details.method.rpartition("/")[2], metadata)
+            self._service.authentication.check(name, metadata)
         except RequestError as error:
-            return self._refusal(details.method, error)
+            return self._refusal(name, error)
         return handler
 
-    def _refusal(self, method: str, refused: RequestError) -> Any:
+    def _refusal(self, name: str, refused: RequestError) -> Any:
         """A handler that refuses a call without reading its message."""
 
         async def refuse(messages: Any) -> None:
             raise refused
 
-        return grpc.stream_unary_rpc_method_handler(self._wrap(method.rpartition("/")[2], refuse))
+        return grpc.stream_unary_rpc_method_handler(self._wrap(name, refuse))
 
     async def end(self, drain: float) -> None:
         """Ends streams after their received requests, and waits at most `drain` seconds for all calls."""
@@ -146,19 +147,6 @@ class _Calls:
             reader.cancel()
         if self._running:
             await asyncio.wait(list(self._running), timeout=drain)
-
-    def _methods(self) -> dict[str, Any]:
-        """The handler of each call, by its path."""
-        methods: dict[str, Any] = {
-            f"/{_SERVICE}/ModelInfer": grpc.unary_unary_rpc_method_handler(self._infer),
-            f"/{_SERVICE}/ModelStreamInfer": grpc.stream_stream_rpc_method_handler(self._stream_infer),
-            # grpc.health.v1, as Kubernetes asks it: the message `status: SERVING` or `NOT_SERVING`, encoded.
-            "/grpc.health.v1.Health/Check": grpc.unary_unary_rpc_method_handler(self._wrap("Check", self._health)),
-        }
-        for name, call in _other_calls(self._service).items():
-            handler = self._wrap(name, _decoded(name, call))
-            methods[f"/{_SERVICE}/{name}"] = grpc.unary_unary_rpc_method_handler(handler)
-        return methods
 
     async def _health(self, request: bytes) -> bytes:
         return b"\x08\x01" if self._service.ready else b"\x08\x02"
@@ -190,7 +178,7 @@ class _Calls:
         """
         large = len(message) > _QUICK_NBYTES
         request, marks_end = await in_worker(read_request, message, self._service, remaining, when=large)
-        notes |= request.notes
+        notes |= {"model": request.model, "id": request.id}
         async with self._service.infer(request) as response:
             encoded: bytes = wrap(response_message(response, marks_end=marks_end)).SerializeToString()
         notes["sent"] = len(encoded)
@@ -226,11 +214,11 @@ class _Calls:
 
     def _start_trace(self, name: str, context: Any) -> RequestTrace | None:
         """Starts the span of an inference request."""
-        if self._tracing is None:
+        if (tracing := self._service.tracing) is None:
             return None
         metadata = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
         attributes = {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": name}
-        return self._tracing.start(f"{_SERVICE}/{name}", metadata, attributes)
+        return tracing.start(f"{_SERVICE}/{name}", metadata, attributes)
 
     async def _stream_infer(self, messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """Responds in the order of the requests, which run concurrently. A failed request does not end the stream."""
@@ -305,9 +293,6 @@ async def _abort(context: Any, error: RequestError) -> Any:
     if len(quote(message, safe=_PRINTABLE, errors="replace")) > _LONGEST_MESSAGE:
         message = shortened(message, _LONGEST_MESSAGE // 12)
     await context.abort(getattr(grpc.StatusCode, error.status.grpc), message, tuple(error.headers))
-
-
-# ---- the calls except inference ----
 
 
 def _other_calls(service: InferenceService) -> dict[str, Callable[[Any], _Fields | Awaitable[None]]]:

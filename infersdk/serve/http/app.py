@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
@@ -15,44 +15,27 @@ from ..errors import RequestError, Status, as_request_error
 from ..workers import in_worker
 from .exchange import Bodies, cancel_on_disconnect, request_of, send_refusal, send_response
 from .infer_codec import read_request, write_response
-from .messages import HEADER_LENGTH, LONG, Request, Response, accepted_encoding, compress, error_response, json_response
+from .messages import HEADER_LENGTH, LONG, Request, Response, Route, accepted_encoding, compress, error_response
+from .page import page_routes
+from .predict import predict_routes
 
 if TYPE_CHECKING:
     from ..access_log import AccessLog
-    from ..authentication import Authentication
     from ..service import InferenceService
-    from ..tracing import RequestTrace, Tracing
+    from ..tracing import RequestTrace
     from .exchange import Receive, Scope, Send
 
-__all__ = ["Application", "Route", "route"]
-
-Route: TypeAlias = tuple[str, re.Pattern[str], Callable[..., Any]]
-
-
-def route(method: str, pattern: str, handler: Callable[..., Any]) -> Route:
-    """A route; the named groups of the pattern are arguments of the handler.
-
-    Args:
-        handler: returns a `Response`, None for one without a body, a value for one with JSON, or an awaitable of these.
-    """
-    return method, re.compile(pattern), handler
+__all__ = ["Application"]
 
 
 class Application:
-    """The HTTP interface of a server: the routes of the protocol, and the given ones."""
+    """The HTTP interface of a server."""
 
-    def __init__(
-        self,
-        service: InferenceService,
-        authentication: Authentication,
-        log: AccessLog,
-        routes: list[Route],
-        tracing: Tracing | None,
-    ) -> None:
-        self._tracing = tracing
-        self._service, self._authentication, self._log = service, authentication, log
+    def __init__(self, service: InferenceService, log: AccessLog) -> None:
+        self._service, self._log = service, log
         self._bodies = Bodies(service.settings)
-        self._routes = [*protocol_routes(service), *routes]
+        routes = [*protocol_routes(service), *predict_routes(service), *page_routes(service)]
+        self._routes = [(method, re.compile(pattern), handler) for method, pattern, handler in routes]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
@@ -91,16 +74,16 @@ class Application:
 
     def _start_trace(self, request: Request) -> RequestTrace | None:
         """Starts the span of an inference request."""
-        if self._tracing is None or not request.path.endswith(("/infer", "/predict")):
+        if (tracing := self._service.tracing) is None or not request.path.endswith(("/infer", "/predict")):
             return None
         carrier = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers.items()}
         attributes = {"http.request.method": request.method, "url.path": request.path}
-        return self._tracing.start(f"{request.method} {request.path}", carrier, attributes)
+        return tracing.start(f"{request.method} {request.path}", carrier, attributes)
 
     async def _respond(self, request: Request, receive: Receive) -> Response:
         self._check_headers(request)
         handler, arguments = self._find(request)
-        self._authentication.check(request.path, request.headers)
+        self._service.authentication.check(request.path, request.headers)
         await self._bodies.read(request, receive)
         watcher = asyncio.ensure_future(cancel_on_disconnect(request, receive, asyncio.current_task()))
         try:
@@ -109,11 +92,12 @@ class Application:
                 value = await value
         finally:
             watcher.cancel()
-        response = value if isinstance(value, Response) else json_response(value)
-        encoding = accepted_encoding(request.headers.get(b"accept-encoding", b"")) if response.may_compress else ""
+        if not isinstance(value, Response):
+            return Response(200, [] if value is None else [msgspec.json.encode(value)])
+        encoding = accepted_encoding(request.headers.get(b"accept-encoding", b"")) if value.may_compress else ""
         if not encoding:
-            return response
-        return await in_worker(compress, response, encoding, when=response.nbytes > LONG)
+            return value
+        return await in_worker(compress, value, encoding, when=value.nbytes > LONG)
 
     def _find(self, request: Request) -> tuple[Callable[..., Any], Mapping[str, str]]:
         allowed = []
@@ -155,7 +139,7 @@ def _uncancel() -> None:
 
 _MODEL = r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _STORED = r"/v2/repository/models/(?P<name>[^/]+)"
-_REGIONS = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<name>[^/]+))?"
+_REGIONS = r"/v2/(?:system|(?P<cuda>cuda))sharedmemory(?:/region/(?P<name>[^/]+))?"
 
 
 class _Handle(msgspec.Struct):
@@ -201,7 +185,7 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         service.repository.find(name, version)  # reports an unknown model before a damaged body
         header_length = None if length is None else int(length)
         asked, binary = await read_request(request.body, header_length, name, version, service)
-        request.notes = asked.notes
+        request.notes = {"model": asked.model, "id": asked.id}
         async with service.infer(asked) as response:
             parts, header_length = await write_response(asked, response, binary, service.settings.max_elements)
         if header_length is None:
@@ -213,29 +197,17 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         if not service.model_ready(**model):
             raise RequestError(f"model {model['name']!r} is not ready")
 
-    def statistics(request: Request, **model: str) -> dict[str, Any]:
-        return {"model_stats": service.statistics(**model)}
-
-    def load(request: Request, name: str) -> Awaitable[None]:
-        return service.load(name, request.json(_Control).parameters or {})
-
     def unload(request: Request, name: str) -> Awaitable[None]:
         request.json(_Control)  # `unload_dependents` has no effect: models have no dependents
         return service.unload(name)
 
-    def register(request: Request, kind: str, name: str = "") -> None:
-        if kind == "cuda":
+    def register(request: Request, cuda: str = "", name: str = "") -> None:
+        if cuda:
             place = request.json(_CudaPlace)
             regions.register_cuda(name, place.raw_handle.b64, place.device_id, place.byte_size)
         else:
             part = request.json(_HostPlace)
             regions.register(name, part.key, part.offset, part.byte_size)
-
-    def status(request: Request, kind: str, name: str = "") -> list[dict[str, Any]]:
-        return regions.status(name, cuda=kind == "cuda")
-
-    def unregister(request: Request, kind: str, name: str = "") -> None:
-        regions.unregister(name, cuda=kind == "cuda")
 
     def traces(request: Request, name: str = "") -> dict[str, Any]:
         return service.triton_settings("trace", request.json(dict), name)
@@ -244,23 +216,22 @@ def protocol_routes(service: InferenceService) -> list[Route]:
         return service.triton_settings("log", request.json(dict))
 
     return [
-        route("POST", rf"{_MODEL}/infer", infer),
-        route("GET", r"/v2/health/live", lambda request: None),
-        route("GET", r"/v2/health/ready", lambda request: Response(200 if service.ready else 400)),
-        route("GET", r"/v2/?", lambda request: service.server_metadata()),
-        route("GET", r"/v2/models/stats", statistics),
-        route("GET", _MODEL, lambda request, **model: service.model_metadata(**model)),
-        route("GET", rf"{_MODEL}/ready", model_ready),
-        route("GET", rf"{_MODEL}/config", lambda request, **model: _config_json(service.model_config(**model))),
-        route("GET", rf"{_MODEL}/stats", statistics),
-        route("POST", r"/v2/repository/index", lambda request: service.index(request.json(_Index).ready)),
-        route("POST", rf"{_STORED}/load", load),
-        route("POST", rf"{_STORED}/unload", unload),
-        route("GET", rf"{_REGIONS}/status", status),
-        route("POST", rf"{_REGIONS}/register", register),
-        route("POST", rf"{_REGIONS}/unregister", unregister),
-        *(route(method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
-        *(route(method, r"/v2/logging", logs) for method in ("GET", "POST")),
+        ("POST", rf"{_MODEL}/infer", infer),
+        ("GET", r"/v2/health/live", lambda request: None),
+        ("GET", r"/v2/health/ready", lambda request: Response(200 if service.ready else 400)),
+        ("GET", r"/v2/?", lambda request: service.server_metadata()),
+        ("GET", rf"/v2/models/stats|{_MODEL}/stats", lambda request, **of: {"model_stats": service.statistics(**of)}),
+        ("GET", _MODEL, lambda request, **model: service.model_metadata(**model)),
+        ("GET", rf"{_MODEL}/ready", model_ready),
+        ("GET", rf"{_MODEL}/config", lambda request, **model: _config_json(service.model_config(**model))),
+        ("POST", r"/v2/repository/index", lambda request: service.index(request.json(_Index).ready)),
+        ("POST", rf"{_STORED}/load", lambda request, name: service.load(name, request.json(_Control).parameters or {})),
+        ("POST", rf"{_STORED}/unload", unload),
+        ("GET", rf"{_REGIONS}/status", lambda request, **region: regions.status(**region)),
+        ("POST", rf"{_REGIONS}/register", register),
+        ("POST", rf"{_REGIONS}/unregister", lambda request, **region: regions.unregister(**region)),
+        *((method, r"/v2(?:/models/(?P<name>[^/]+))?/trace/setting", traces) for method in ("GET", "POST")),
+        *((method, r"/v2/logging", logs) for method in ("GET", "POST")),
     ]
 
 

@@ -155,11 +155,7 @@ async def _throw_away(receive: Receive) -> None:
 
 
 async def send_response(response: Response, send: Send, *, more: bool = False) -> None:
-    """Sends a response.
-
-    Args:
-        more: whether the caller sends the end of the body, which keeps the connection open until then.
-    """
+    """Sends a response. With `more` the caller sends the end of the body; the connection stays open until then."""
     headers = [
         (b"content-type", response.content_type.encode()),
         (b"content-length", str(response.nbytes).encode()),

@@ -286,7 +286,6 @@ async def write_response(
 
     Args:
         binary: whether outputs are sent as bytes by default.
-        max_elements: the maximum number of elements as JSON.
     """
     wanted = {output.name: output.binary for output in request.outputs or ()}
     as_bytes = {name for name in response.outputs if (binary if (own := wanted.get(name)) is None else own)}

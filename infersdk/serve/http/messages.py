@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from ..errors import RequestError, Status
 
 __all__ = [
-    "HEADER_LENGTH", "LONG", "Request", "Response", "accepted_encoding", "check_json_size", "compress", "decompress",
-    "error_response", "json_response",
+    "HEADER_LENGTH", "LONG", "Request", "Response", "Route", "accepted_encoding", "check_json_size", "compress",
+    "decompress", "error_response",
 ]  # fmt: skip
 
 #: The header with the length of the JSON before the bytes of tensors.
@@ -26,6 +26,9 @@ _SMALL = 512
 #: A weight of `Accept-Encoding`.
 _WEIGHT = re.compile(rb"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 _Body = TypeVar("_Body")
+#: A method, a pattern of paths, and a handler, whose arguments are the request and the named groups of the pattern. It
+#: returns a `Response`, None for one without a body, a value for one with JSON, or an awaitable of these.
+Route: TypeAlias = tuple[str, str, Callable[..., Any]]
 
 
 @dataclass(slots=True)
@@ -33,7 +36,6 @@ class Request:
     """A request.
 
     Attributes:
-        query: the encoded query string.
         headers: by lower-case name; the last one of repeated headers.
         header_count, header_bytes: size of the received head.
         is_read: whether the whole body was received.
@@ -85,11 +87,6 @@ class Response:
     def nbytes(self) -> int:
         """Bytes of the body."""
         return sum(len(part) for part in self.parts)
-
-
-def json_response(value: Any) -> Response:
-    """A response with a value as JSON; None is one without a body."""
-    return Response(200, [] if value is None else [msgspec.json.encode(value)])
 
 
 def error_response(error: RequestError) -> Response:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...pages import render
 from ..metrics import metrics_text
-from .app import Route, route
-from .messages import Request, Response
+from .messages import Request, Response, Route
 from .openapi import openapi
 
 if TYPE_CHECKING:
@@ -40,8 +39,5 @@ def page_routes(service: InferenceService) -> list[Route]:
     def metrics(request: Request) -> Response:
         return Response(200, [metrics_text(service)], "text/plain; version=0.0.4; charset=utf-8")
 
-    routes = [
-        route("GET", r"/metrics", metrics),
-        route("GET", r"/openapi\.json", lambda request: openapi(service)),
-    ]
-    return [*routes, route("GET", r"/", page)] if service.settings.page else routes
+    routes: list[Route] = [("GET", r"/metrics", metrics), ("GET", r"/openapi\.json", lambda request: openapi(service))]
+    return [*routes, ("GET", r"/", page)] if service.settings.page else routes

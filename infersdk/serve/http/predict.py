@@ -13,8 +13,7 @@ from ..errors import RequestError, Status
 from ..images import ImageEndpoint
 from ..service import request_timing
 from ..workers import in_worker, within
-from .app import Route, route
-from .messages import Request, Response
+from .messages import Request, Response, Route
 
 if TYPE_CHECKING:
     from ..service import InferenceService
@@ -52,7 +51,7 @@ def predict_routes(service: InferenceService) -> list[Route]:
             text = await within(deadline, in_worker(_write, endpoint, result))
         return Response(200, [text])
 
-    return [route("POST", r"/predict", predict)]
+    return [("POST", r"/predict", predict)]
 
 
 def _only_model(service: InferenceService) -> str:

@@ -70,7 +70,7 @@ class ErrorContract(ContractBase):
                 infer(image)
             np.testing.assert_array_equal(infer({"image": image, "scale": scale})["scaled"], image)
 
-    def test_closed_error(self, model: MakeModel, reference: RunReference) -> None:
+    def test_closed_error(self, model: MakeModel) -> None:
         x = self.images(1)
         infer = self.load(model("net"))
         infer(x)
@@ -89,10 +89,6 @@ class ErrorContract(ContractBase):
             with pytest.raises(ClosedError, match=r"closed.*(load it again|create a new one)"):
                 use()
         assert "closed" in repr(infer)
-        with self.load(model("net")) as again:
-            self.close_to(again(x)["y"], reference("net", x=x)["y"])
-        with pytest.raises(ClosedError):
-            again(x)
 
     def test_model_not_found(self, model: MakeModel) -> None:
         missing = model("net").with_name(f"missing{model('net').suffix}")

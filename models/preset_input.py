@@ -55,7 +55,7 @@ class PresetInput(VisionModel[Result]):
         if preset is None and input.dtype != "uint8":  # a network that takes uint8 normalises by itself
             raise UnsupportedModelError(
                 'nothing in the file says how it wants its pixels; give preset="unit" for 0 to 1, preset="imagenet", '
-                'preset="inception" for -1 to 1, preset="centred" for -0.5 to 0.5, or preset="caffe"'
+                'preset="inception" for -1 to 1, preset="centred" for -0.5 to 0.5, preset="clip" or preset="caffe"'
             )
         return make(input, **pixel_options(input, PRESETS[preset or "unit"]))
 

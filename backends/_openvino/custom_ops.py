@@ -59,7 +59,7 @@ def raise_kernel_failure(error: BaseException, model: ModelSource) -> None:
         return
     match = re.search(r", node (.+?): ", str(failure))
     if match is not None and isinstance(failure, CustomKernelError) and model.is_onnx:
-        for node, _ in all_nodes(read_model(model)):
+        for node in all_nodes(read_model(model)):
             if node.name and any(output.name == match[1] for output in node.outputs):
                 named = str(failure).replace(match[0], f", node {node.name}: ", 1)
                 raise CustomKernelError(named) from failure.__cause__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.model_source import KNOWN_DOMAINS
@@ -20,28 +19,13 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelSource
 
 __all__ = [
-    "ModelNode", "OperatorSet", "custom_nodes", "declared", "explain", "foreign_nodes", "operators_for", "undeclared",
+    "OperatorSet", "all_nodes", "custom_nodes", "declared", "explain", "foreign_nodes", "node_name", "operators_for",
+    "undeclared",
 ]  # fmt: skip
 
 ENTRY_POINTS = "infersdk.custom_ops"
 #: The domain of the operators of infersdk.
 OWN_DOMAIN = "infersdk"
-
-
-@dataclass(frozen=True)
-class ModelNode:
-    """A custom node of a model.
-
-    Attributes:
-        name: see `node_name()`.
-        op: the operator with the attributes of the node.
-        nested: whether it is in a subgraph, such as a branch of an If.
-    """
-
-    name: str
-    op: CustomOp
-    raw: ir.Node
-    nested: bool = False
 
 
 class OperatorSet:
@@ -150,16 +134,16 @@ def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | No
 
     model = read_model(source)
     in_functions = bool(model.functions)
-    used = {node.op.title(): type(node.op) for node in custom_nodes(model, ops, source.name)}
+    used = dict.fromkeys(type(op) for op in custom_nodes(model, ops, source.name).values())
     if not used:
         return None
-    result = OperatorSet(list(used.values()))
+    result = OperatorSet(list(used))
     result.in_functions = in_functions
     return result
 
 
-def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode]:
-    """The custom nodes of a model in order.
+def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> dict[ir.Node, CustomOp]:
+    """The custom nodes of a model in order, each with its operator, which has the attributes of the node.
 
     Functions of the model are inlined, since their nodes may have attributes of calls. A declared operator is used
     instead of a function of its name.
@@ -167,8 +151,8 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
     inline_functions(model, lambda function: ops.get(function.domain, function.name) is None)
     imported = model.graph.opset_imports
     ours = ({op.domain for op in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
-    result = []
-    for raw, nested in all_nodes(model):
+    result = {}
+    for raw in all_nodes(model):
         op = ops.get(raw.domain, raw.op_type)
         name = node_name(raw)
         if op is None:
@@ -183,7 +167,7 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
             )
         _check_counts(op, raw, name)
         values = {key: attribute.value for key, attribute in raw.attributes.items()}
-        result.append(ModelNode(name, op.of(values, name), raw, nested))
+        result[raw] = op.of(values, name)
     return result
 
 
@@ -202,18 +186,15 @@ def _check_counts(op: type[CustomOp], raw: ir.Node, name: str) -> None:
             )
 
 
-def all_nodes(model: ir.Model) -> Iterator[tuple[ir.Node, bool]]:
-    """All nodes, with whether they are in a subgraph or a function."""
-    for node in model.graph.all_nodes():
-        yield node, node.graph is not model.graph
-    for function in model.functions.values():
-        for node in function.all_nodes():
-            yield node, True
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """All nodes, those of subgraphs and functions included."""
+    for graph in (model.graph, *model.functions.values()):
+        yield from graph.all_nodes()
 
 
 def foreign_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """The nodes whose operators belong neither to the standard nor to a runtime, and are no functions of the model."""
-    for raw, _ in all_nodes(model):
+    for raw in all_nodes(model):
         if raw.domain not in KNOWN_DOMAINS and raw.op_identifier() not in model.functions:
             yield raw
 

@@ -71,12 +71,6 @@ class Stage(Protocol):
 class Workflow:
     """Quantises a model for a backend and measures the agreement and speed.
 
-    ::
-
-        work = quant.Workflow("yolov5n.onnx", images, lambda path: YOLOv5(path, "openvino"), target="openvino")
-        work.run("yolov5n.int8.onnx")
-        work.agreement.percent, work.agreement.score_shift, work.speed.ratio
-
     Candidates are calibrated on some of the images and compared on the others. The final ranges are those of all
     images.
 

@@ -188,8 +188,9 @@ def _check_counts(op: type[CustomOp], raw: ir.Node, name: str) -> None:
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """All nodes, those of subgraphs and functions included."""
-    for graph in (model.graph, *model.functions.values()):
-        yield from graph.all_nodes()
+    yield from model.graph.all_nodes()
+    for function in model.functions.values():
+        yield from function.all_nodes()
 
 
 def foreign_nodes(model: ir.Model) -> Iterator[ir.Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from .weights import constant_tensor, free_name, graph_values, taken_names, valu
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["extract_part", "inline_functions", "join_models", "rewire", "tail_inputs"]
+__all__ = ["extract_part", "inline_functions", "join_models", "rewire", "tail_inputs", "with_makers"]
 
 
 def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
@@ -115,17 +115,22 @@ def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value
             new.name = name
 
 
+def with_makers(graph: ir.Graph, nodes: Iterable[ir.Node]) -> set[ir.Node]:
+    """Nodes of a sorted graph and all nodes that they depend on."""
+    result = set(nodes)
+    for node in reversed(graph):
+        if not result.isdisjoint(node.successors()):
+            result.add(node)
+    return result
+
+
 def tail_inputs(model: ir.Model) -> list[str]:
     """The values at which the postprocessing of a model begins.
 
     The postprocessing is the part of the graph after all layers with weights. YOLOv8's convolution with the weights
     0, 1, 2, ..., which computes the mean of a distribution, belongs to it.
     """
-    body: set[ir.Node] = set()
-    for node in reversed(list(model.graph)):
-        if node in body or _has_weights(node):
-            body.add(node)
-            body.update(maker for value in node.inputs if value is not None and (maker := value.producer()) is not None)
+    body = with_makers(model.graph, filter(_has_weights, model.graph))
     crossing = [
         output
         for node in model.graph

@@ -43,7 +43,7 @@ _STATE = "infersdk"
 def core_with(ops: OperatorSet) -> Any:
     """A core that reads ONNX models with these operators, and caches of them."""
     core = new_core()
-    for op in ops:
+    for op in ops.values():
         core.add_extension(ConversionExtension(op.name, op.domain, functools.partial(_converted, op)))
         core.add_extension(_class_for(op))
     return core

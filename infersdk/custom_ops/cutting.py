@@ -86,7 +86,7 @@ def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
                 "(if ONNX has no operator of that name), or move the node out of the subgraph"
             )
     WeightsOffInputs().apply(model)
-    with registered(*ops):
+    with registered(*ops.values()):
         infer_shapes(model)
         types = element_types(model)
     return _Cutter(model, custom, types).plan()

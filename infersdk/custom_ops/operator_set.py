@@ -28,40 +28,14 @@ ENTRY_POINTS = "infersdk.custom_ops"
 OWN_DOMAIN = "infersdk"
 
 
-class OperatorSet:
-    """Declared operators, by domain and name.
+class OperatorSet(dict[tuple[str, str], type[CustomOp]]):
+    """Declared operators by domain and name.
 
     Attributes:
         in_functions: whether the model of the operators has functions, which were inlined to find them.
-
-    Raises:
-        CustomOpError: an item is not an operator class, or two have the same domain and name.
     """
 
-    def __init__(self, ops: Sequence[type[CustomOp]]) -> None:
-        self.in_functions = False
-        self.ops: dict[tuple[str, str], type[CustomOp]] = {}
-        for op in ops:
-            self._add(op, "custom_ops")
-
-    def _add(self, op: Any, where: str) -> None:
-        if not (isinstance(op, type) and issubclass(op, CustomOp)):
-            raise CustomOpError(f"{where} has {op!r}; use classes that derive from infersdk.custom_ops.CustomOp")
-        other = self.ops.setdefault((op.domain, op.name), op)
-        if other is not op:
-            raise CustomOpError(
-                f"operator {op.title()} is declared twice: by {_path(other)} and by {_path(op)}; use one of them, or "
-                "rename one"
-            )
-
-    def __iter__(self) -> Iterator[type[CustomOp]]:
-        return iter(self.ops.values())
-
-    def __len__(self) -> int:
-        return len(self.ops)
-
-    def get(self, domain: str, name: str) -> type[CustomOp] | None:
-        return self.ops.get((domain, name))
+    in_functions = False
 
 
 def _path(op: type[CustomOp]) -> str:
@@ -75,22 +49,30 @@ def declared(custom_ops: Sequence[type[CustomOp]], domains: frozenset[str]) -> O
     """The given operators and, if `domains` require them, those of infersdk and of installed packages.
 
     Raises:
-        CustomOpError: as `OperatorSet`, or an entry point of a package fails.
+        CustomOpError: an item is not an operator class, two have the same domain and name, or an entry point of a
+            package fails.
     """
     if not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
         raise CustomOpError(f"custom_ops is {custom_ops!r}; use a list of classes: custom_ops=[MyOperator]")
-    result = OperatorSet(custom_ops)
-    twice = [op for op in custom_ops if list(custom_ops).count(op) > 1]
-    if twice:
-        raise CustomOpError(f"custom_ops has {_path(twice[0])} twice; give it once")
+    found: list[tuple[Any, str]] = [(op, "custom_ops") for op in custom_ops]
     if OWN_DOMAIN in domains:
         from .packaged import OPERATORS
 
-        for op in OPERATORS:
-            result._add(op, "infersdk")
+        found += [(op, "infersdk") for op in OPERATORS]
     if domains - {OWN_DOMAIN}:
-        for op, where in _installed():
-            result._add(op, where)
+        found += _installed()
+    result = OperatorSet()
+    for op, where in found:
+        if not (isinstance(op, type) and issubclass(op, CustomOp)):
+            raise CustomOpError(f"{where} has {op!r}; use classes that derive from infersdk.custom_ops.CustomOp")
+        other = result.setdefault((op.domain, op.name), op)
+        if other is not op:
+            raise CustomOpError(
+                f"operator {op.title()} is declared twice: by {_path(other)} and by {_path(op)}; use one of them, or "
+                "rename one"
+            )
+    if twice := [op for op in custom_ops if list(custom_ops).count(op) > 1]:
+        raise CustomOpError(f"custom_ops has {_path(twice[0])} twice; give it once")
     return result
 
 
@@ -128,18 +110,15 @@ def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | No
     if not domains and not custom_ops:
         return None
     ops = declared(custom_ops or (), domains)
-    if not source.is_onnx or not len(ops):
-        return ops if len(ops) else None
+    if not source.is_onnx or not ops:
+        return ops or None
     from ..graph.files import read_model
 
-    model = read_model(source)
-    in_functions = bool(model.functions)
-    used = dict.fromkeys(type(op) for op in custom_nodes(model, ops, source.name).values())
-    if not used:
-        return None
-    result = OperatorSet(list(used))
-    result.in_functions = in_functions
-    return result
+    model, result = read_model(source), OperatorSet()
+    result.in_functions = bool(model.functions)
+    for op in custom_nodes(model, ops, source.name).values():
+        result[op.domain, op.name] = type(op)
+    return result or None
 
 
 def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> dict[ir.Node, CustomOp]:
@@ -148,12 +127,12 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> dict[ir.Node, 
     Functions of the model are inlined, since their nodes may have attributes of calls. A declared operator is used
     instead of a function of its name.
     """
-    inline_functions(model, lambda function: ops.get(function.domain, function.name) is None)
+    inline_functions(model, lambda function: (function.domain, function.name) not in ops)
     imported = model.graph.opset_imports
-    ours = ({op.domain for op in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
+    ours = ({domain for domain, _ in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
     result = {}
     for raw in all_nodes(model):
-        op = ops.get(raw.domain, raw.op_type)
+        op = ops.get((raw.domain, raw.op_type))
         name = node_name(raw)
         if op is None:
             if raw.domain in ours:
@@ -216,7 +195,7 @@ def explain(source: ModelSource, ops: OperatorSet | None, error: Exception) -> E
     from ..graph.files import read_model
 
     for raw in foreign_nodes(read_model(source)):
-        if ops is None or ops.get(raw.domain, raw.op_type) is None:
+        if (raw.domain, raw.op_type) not in (ops or {}):
             return UnsupportedModelError(f"{undeclared(raw, source.name)}. The backend reports: {error}")
     return _wrong_inputs(source, ops) or error
 
@@ -228,7 +207,7 @@ def _wrong_inputs(source: ModelSource, ops: OperatorSet | None) -> Exception | N
     from ..graph.files import load_proto
 
     try:
-        with registered(*(ops or ())):
+        with registered(*(ops or {}).values()):
             onnx.shape_inference.infer_shapes(load_proto(source), strict_mode=True)
     except Exception as error:
         wrong = raised(error)

@@ -262,7 +262,7 @@ def _double(graph: Graph) -> Iterator[tuple[str, str]]:
 def _other_operators(graph: Graph, operators: OperatorSet) -> Iterator[tuple[str, str]]:
     for node in graph.model.graph.all_nodes():
         standard = node.domain in ("", "ai.onnx", "ai.onnx.ml")
-        own = node.op_identifier() in graph.model.functions or operators.get(node.domain, node.op_type) is not None
+        own = node.op_identifier() in graph.model.functions or (node.domain, node.op_type) in operators
         if not standard and not own:
             yield (
                 node_label(node),
@@ -272,7 +272,7 @@ def _other_operators(graph: Graph, operators: OperatorSet) -> Iterator[tuple[str
 
 def _missing_kernels(graph: Graph, operators: OperatorSet) -> Iterator[tuple[str, str]]:
     for node in graph.model.graph.all_nodes():
-        op = operators.get(node.domain, node.op_type)
+        op = operators.get((node.domain, node.op_type))
         for device in ("cpu", "cuda") if op is not None else ():
             try:
                 op.kernel_for(device)  # type: ignore[union-attr]

@@ -131,29 +131,19 @@ def tail_inputs(model: ir.Model) -> list[str]:
     0, 1, 2, ..., which computes the mean of a distribution, belongs to it.
     """
     body = with_makers(model.graph, filter(_has_weights, model.graph))
-    crossing = [
-        output
+    return [
+        output.name or ""
         for node in model.graph
-        if node in body
+        if node in body and node.op_type not in ("Shape", "Size", "Constant")
         for output in node.outputs
         if output.is_graph_output() or any(reader not in body for reader in output.consumers())
     ]
-    return [value.name or "" for value in crossing if not _is_size(value)]
-
-
-def _is_size(value: ir.Value) -> bool:
-    maker = value.producer()
-    return maker is not None and maker.op_type in ("Shape", "Size", "Constant")
 
 
 def _has_weights(node: ir.Node) -> bool:
-    if (
-        node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul")
-        or len(node.inputs) < 2
-        or node.inputs[1] is None
-    ):
-        return False
-    tensor = constant_tensor(node.inputs[1])
+    has_two = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and len(node.inputs) > 1
+    weights = node.inputs[1] if has_two else None
+    tensor = None if weights is None else constant_tensor(weights)
     if tensor is None:
         return False
     if node.op_type != "Conv" or tensor.shape[0] != 1:

@@ -37,9 +37,6 @@ from .native import Node, native_op
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ..core.device import Device
-    from .operator_set import OperatorSet
-
 __all__ = ["CutInfer"]
 
 _log = logger("infersdk.custom_ops")
@@ -59,24 +56,12 @@ class CutInfer(Infer):
 
     plan: Plan
 
-    def __init__(
-        self,
-        model: ModelLike,
-        kind: type[Infer],
-        *,
-        device: Device,
-        precision: str | None,
-        max_batch: int | None,
-        options: Any,
-        custom_ops: OperatorSet,
-    ) -> None:
+    def __init__(self, model: ModelLike, kind: type[Infer], **arguments: Any) -> None:
         self._kind = kind
         self.backend, self.declaration = kind.backend, kind.declaration  # type: ignore[misc]
         self._own: dict[str, Tensor] = {}  # the values that it has created
         self._own_stream: Stream | None = None
-        super().__init__(
-            model, device=device, precision=precision, max_batch=max_batch, options=options, custom_ops=custom_ops
-        )
+        super().__init__(model, **arguments)
 
     # ---- loading ----
 

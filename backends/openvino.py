@@ -145,7 +145,7 @@ class OpenVinoInfer(Infer):
             "target": target,
             "model": model_digest(self.model),
             "passes": pass_keys([*self.model.passes, *self._passes()]),
-            "custom_ops": [(op.domain, op.name, op.version) for op in self.custom_ops or ()],
+            "custom_ops": [(op.domain, op.name, op.version) for op in (self.custom_ops or {}).values()],
             "precision": self._requested_precision,
             "properties": properties,
         }

@@ -102,8 +102,9 @@ def build(
         for file in (target, manifest_path(target)):
             check_output(inputs[0], file, *inputs[1:])
     if (custom_ops := operators_for(model, None)) is not None:
+        names = ", ".join(op.title() for op in custom_ops.values())
         raise CustomOpError(
-            f"{model.name} has custom operators ({', '.join(op.title() for op in custom_ops)}), which an engine file "
+            f"{model.name} has custom operators ({names}), which an engine file "
             f"cannot contain; load the ONNX file with backend={backend!r}, which divides the model there and keeps the "
             "engines of the segments in the cache"
         )

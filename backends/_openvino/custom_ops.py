@@ -43,7 +43,7 @@ _STATE = "infersdk"
 def core_with(ops: OperatorSet) -> Any:
     """A core that reads ONNX models with these operators, and caches of them."""
     core = new_core()
-    for op in ops:
+    for op in ops.values():
         core.add_extension(ConversionExtension(op.name, op.domain, functools.partial(_converted, op)))
         core.add_extension(_class_for(op))
     return core
@@ -59,7 +59,7 @@ def raise_kernel_failure(error: BaseException, model: ModelSource) -> None:
         return
     match = re.search(r", node (.+?): ", str(failure))
     if match is not None and isinstance(failure, CustomKernelError) and model.is_onnx:
-        for node, _ in all_nodes(read_model(model)):
+        for node in all_nodes(read_model(model)):
             if node.name and any(output.name == match[1] for output in node.outputs):
                 named = str(failure).replace(match[0], f", node {node.name}: ", 1)
                 raise CustomKernelError(named) from failure.__cause__

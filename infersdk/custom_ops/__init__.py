@@ -1,24 +1,4 @@
-"""Custom operators, declared once for ONNX, PyTorch and all backends.
-
-::
-
-    class HardSwish(CustomOp):
-        domain = "my.company"
-        inputs = {"x": "T"}
-        outputs = {"y": "T"}
-        types = {"T": ("float32", "float16")}
-        alpha: float = 1 / 6
-
-        def shape(self, x):
-            return x
-
-        def cpu(self, x, y):
-            y[:] = x * np.clip(self.alpha * x + 0.5, 0, 1)
-
-    infer = infersdk.load("model.onnx", backend="openvino", custom_ops=[HardSwish])
-
-See `docs/custom-operators.md`.
-"""
+"""Custom operators, declared once for ONNX, PyTorch and all backends: see `CustomOp` and `docs/custom-operators.md`."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
@@ -64,11 +65,10 @@ def _exactly(value: Any, *types: type) -> Any:
 
 
 def _int64(value: Any) -> int:
-    if isinstance(value, bool | float) or not hasattr(value, "__index__"):
+    if isinstance(value, bool):
         raise TypeError
-    number = value.__index__()
-    struct.pack("<q", number)
-    return int(number)
+    struct.pack("<q", number := operator.index(value))
+    return number
 
 
 def _float32(value: Any) -> float:

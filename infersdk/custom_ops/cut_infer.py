@@ -5,10 +5,11 @@ Tensors between the parts are not copied. On a GPU, all parts are queued on one 
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ..core.executed_layers import ExecutedLayer, LayerProfile, LayerTensor, ReportsLayers, seconds_of
 from ..core.formats import FORMATS
 from ..core.model_source import ModelLike, ModelSource
 from ..core.stream import Stream
@@ -29,20 +31,20 @@ from ..graph.info import tensor_spec
 from ..graph.passes import NameNodes, ToFloat16, loading_passes
 from ..graph.precision import main_precision
 from ..infer import Infer, Scheduling
-from .cut_profile import profile_parts
 from .cutting import KernelCall, Plan, Segment, cut
 from .native import Node, native_op
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from ..core.device import Device
-    from ..core.executed_layers import LayerProfile
-    from .operator_set import OperatorSet
-
 __all__ = ["CutInfer"]
 
 _log = logger("infersdk.custom_ops")
+_PRECISIONS = {"float32": "fp32", "float16": "fp16", "float64": "fp64", "int8": "int8", "uint8": "int8"}
+_TIMING = (
+    "The segments and the kernels of custom operators ran one by one; the time of a kernel is measured on the host, "
+    "which waits for it."
+)
 
 
 class CutInfer(Infer):
@@ -54,24 +56,12 @@ class CutInfer(Infer):
 
     plan: Plan
 
-    def __init__(
-        self,
-        model: ModelLike,
-        kind: type[Infer],
-        *,
-        device: Device,
-        precision: str | None,
-        max_batch: int | None,
-        options: Any,
-        custom_ops: OperatorSet,
-    ) -> None:
+    def __init__(self, model: ModelLike, kind: type[Infer], **arguments: Any) -> None:
         self._kind = kind
         self.backend, self.declaration = kind.backend, kind.declaration  # type: ignore[misc]
         self._own: dict[str, Tensor] = {}  # the values that it has created
         self._own_stream: Stream | None = None
-        super().__init__(
-            model, device=device, precision=precision, max_batch=max_batch, options=options, custom_ops=custom_ops
-        )
+        super().__init__(model, **arguments)
 
     # ---- loading ----
 
@@ -271,14 +261,38 @@ class CutInfer(Infer):
     # ---- the rest ----
 
     def profile_layers(self, runs: int) -> LayerProfile:
-        """See `infersdk.core.executed_layers.ReportsLayers`."""
+        """See `infersdk.core.executed_layers.ReportsLayers`. Each part runs on the contents that its inputs have."""
+        self.forward()
+        walls = seconds_of(self.forward, runs)
+        parts, timings, memory = [], [], Counter[str]()
+        for step, part in self._parts:
+            if isinstance(part, Node):
+                parts.append([self._kernel_layer(step, part, runs)])
+                continue
+            if not isinstance(part, ReportsLayers):
+                raise ConfigError(f"backend {self.backend!r} does not report the layers that it executes")
+            result = part.profile_layers(runs)
+            parts.append(list(result.layers))
+            timings.append(result.timing)
+            memory.update(result.memory)
+        timing = " ".join([*dict.fromkeys(timings), _TIMING])
+        return LayerProfile(tuple(_named_apart(parts)), walls, timing, memory=dict(memory))
 
-        def run_kernel(call: KernelCall, node: Node) -> None:
+    def _kernel_layer(self, call: KernelCall, node: Node, runs: int) -> ExecutedLayer:
+        def run() -> None:
             self._run_kernel(call, node)
             self._wait()
 
-        self.forward()
-        return profile_parts(self, runs, self._parts, self._values, run_kernel)
+        inputs, outputs = (
+            tuple(LayerTensor(name, self._values[name].shape, str(self._values[name].dtype)) for name in side)
+            for side in (call.inputs, call.outputs)
+        )
+        dtype = (*call.signature.inputs, *call.signature.outputs)[0]
+        return ExecutedLayer(
+            name=call.name, kind=call.op.title(), inputs=inputs, outputs=outputs, sources=(call.name, *call.outputs),
+            kernel="custom operator", precision=_PRECISIONS.get(dtype, dtype), device=self.device,
+            seconds=sum(seconds_of(run, runs)) / runs, output_bytes=sum(self._values[n].nbytes for n in call.outputs),
+        )  # fmt: skip
 
     def describe(self) -> str:
         """Lists the segments, with their nodes and values, and the kernels."""
@@ -326,3 +340,13 @@ class CutInfer(Infer):
 def _share(progress: Callable[[str, float], None], index: int, count: int) -> Callable[[str, float], None]:
     """Converts the progress of one segment to the progress of all."""
     return lambda phase, done: progress(f"segment {index + 1} of {count}: {phase}", (index + done) / count)
+
+
+def _named_apart(parts: Sequence[Sequence[ExecutedLayer]]) -> list[ExecutedLayer]:
+    """All layers. Names that several parts have get the number of the part as a prefix."""
+    count = Counter(layer.name for part in parts for layer in part)
+    return [
+        layer if count[layer.name] == 1 else dataclasses.replace(layer, name=f"part{number}/{layer.name}")
+        for number, part in enumerate(parts)
+        for layer in part
+    ]

@@ -17,7 +17,7 @@ from ..graph.shapes import infer_shapes
 from ..graph.types import RANDOM, element_types, inner_graphs, read_values
 from ..graph.weights import graph_values
 from .onnx_schema import registered
-from .operator_set import ModelNode, OperatorSet, custom_nodes
+from .operator_set import OperatorSet, custom_nodes, node_name
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -77,25 +77,25 @@ def cut(model: ir.Model, ops: OperatorSet, what: str) -> Plan:
     Raises:
         CustomOpError: a custom node is in a subgraph, or the type of a value at a cut cannot be inferred.
     """
-    nodes = {node.raw: node for node in custom_nodes(model, ops, what)}
-    for node in nodes.values():
-        if node.nested:
+    custom = custom_nodes(model, ops, what)
+    for node, op in custom.items():
+        if node.graph is not model.graph:
             raise CustomOpError(
-                f"operator {node.op.title()}, node {node.name!r}: it is in a subgraph (a branch of an If, the body of "
+                f"operator {op.title()}, node {node_name(node)!r}: it is in a subgraph (a branch of an If, the body of "
                 "a Loop), where a model cannot be divided; use a backend with custom operators, such as 'onnxruntime' "
                 "(if ONNX has no operator of that name), or move the node out of the subgraph"
             )
     WeightsOffInputs().apply(model)
-    with registered(*ops):
+    with registered(*ops.values()):
         infer_shapes(model)
         types = element_types(model)
-    return _Cutter(model, nodes, types).plan()
+    return _Cutter(model, custom, types).plan()
 
 
 class _Cutter:
     """The division of one model."""
 
-    def __init__(self, model: ir.Model, custom: dict[ir.Node, ModelNode], types: dict[ir.Value, ir.DataType]) -> None:
+    def __init__(self, model: ir.Model, custom: dict[ir.Node, CustomOp], types: dict[ir.Value, ir.DataType]) -> None:
         self._model, self._graph, self._custom, self._types = model, model.graph, custom, types
         self._cheap = set(_cheap_nodes(model.graph))
         self._levels = _levels(model.graph, custom)
@@ -132,7 +132,7 @@ class _Cutter:
         graph.name = f"{self._graph.name}, segment {level}"
         part = ir.Model(graph, ir_version=self._model.ir_version, producer_name="infersdk")
         part.metadata_props["infersdk.custom_ops"] = ",".join(
-            sorted({f"{node.op.title()}@{node.op.version}" for node in self._custom.values()})
+            sorted({f"{op.title()}@{op.version}" for op in self._custom.values()})
         )
         RemoveUnusedOpsetsPass()(part)  # a runtime may reject models with unknown domains
         for value in (*graph.inputs, *graph.outputs):
@@ -175,23 +175,22 @@ class _Cutter:
 
     # ---- kernels ----
 
-    def _kernel(self, raw: ir.Node) -> KernelCall:
-        node = self._custom[raw]
-        inputs = [value for value in raw.inputs if value is not None]
+    def _kernel(self, node: ir.Node) -> KernelCall:
+        op, name = self._custom[node], node_name(node)
+        inputs = [value for value in node.inputs if value is not None]
         types = []
         for value in inputs:
             if value not in self._types:
                 raise CustomOpError(
-                    f"operator {node.op.title()}, node {node.name!r}: the type of its input {value.name!r} "
+                    f"operator {op.title()}, node {name!r}: the type of its input {value.name!r} "
                     "cannot be inferred; export the model with the types of its values (value_info)"
                 )
             types.append(self._types[value].numpy().name)
-        shapes = tuple(_dims(value) for value in raw.outputs)
-        signature = node.op.signature_for(types)
-        return KernelCall(node.name, node.op, signature, _names(inputs), _names(raw.outputs), shapes)
+        shapes = tuple(_dims(value) for value in node.outputs)
+        return KernelCall(name, op, op.signature_for(types), _names(inputs), _names(node.outputs), shapes)
 
 
-def _levels(graph: ir.Graph, custom: dict[ir.Node, ModelNode]) -> dict[ir.Node, int]:
+def _levels(graph: ir.Graph, custom: dict[ir.Node, CustomOp]) -> dict[ir.Node, int]:
     """The number of segments before that of each node."""
     levels: dict[ir.Node, int] = {}
     for node in graph:

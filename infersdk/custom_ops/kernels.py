@@ -109,25 +109,11 @@ class Launch:
     shared: Size = 0
 
 
-class _Symbol(Shape):
-    """An input or output in a `launch`: a shape, which as an argument stands for the pointer."""
-
-    kind: str
-    number: int
-
-
-def _symbol(kind: str, index: int, shape: Shape) -> _Symbol:
-    symbol = _Symbol(shape)
-    symbol.kind, symbol.number = kind, index
-    return symbol
-
-
 def launch_rule(source: CudaSource, op: Any, rule: Rule) -> Rule:
     """Adds the launch of a CUDA kernel to a rule."""
-    inputs = [_symbol("input", index, shape) for index, shape in enumerate(symbols(rule.ranks))]
-    outputs = [_symbol("output", index, shape) for index, shape in enumerate(rule.outputs)]
+    inputs = symbols(rule.ranks)
     try:
-        launch = source.launch(op, *inputs, *outputs)
+        launch = source.launch(op, *inputs, *rule.outputs)
     except CustomOpError:
         raise
     except Exception as error:
@@ -146,7 +132,7 @@ def launch_rule(source: CudaSource, op: Any, rule: Rule) -> Rule:
             raise CustomOpError(f"launch returns the size {size!r}; a size is an int or an expression of dimensions")
     if threads is not None:
         grid = (ceil_div(threads, math.prod(block)), 1, 1)
-    arguments = tuple(_argument(value) for value in launch.arguments)
+    arguments = tuple(_argument(value, input=inputs, output=rule.outputs) for value in launch.arguments)
     if len(arguments) > 64:
         raise CustomOpError(f"launch returns {len(arguments)} arguments; the maximum is 64")
     return Rule(rule.ranks, rule.outputs, rule.checks, ((*grid, *block, launch.shared), arguments))
@@ -159,9 +145,14 @@ def _three(sizes: Sequence[Size], what: str) -> tuple[Size, Size, Size]:
     return first, second, third
 
 
-def _argument(value: Any) -> tuple[str, Any]:
-    if isinstance(value, _Symbol):
-        return value.kind, value.number
+def _argument(value: Any, **tensors: Sequence[Shape]) -> tuple[str, Any]:
+    """The kind and the value of an argument. An input or output, which is its shape here, stands for the pointer."""
+    for kind, shapes in tensors.items():
+        for number, shape in enumerate(shapes):
+            if value is shape:
+                return kind, number
+    if isinstance(value, Shape):
+        raise CustomOpError(f"launch takes {value} of another call; use the arguments' tensors")
     if isinstance(value, bool | int | Dim):
         return "int", int(value) if isinstance(value, bool) else value
     if isinstance(value, float):

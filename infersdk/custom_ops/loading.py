@@ -26,13 +26,13 @@ def with_custom_ops(
     """A factory for the `Infer` of a model: the class of the backend, or `CutInfer`."""
     ops = operators_for(source, custom_ops)
     if ops is not None:
-        for op in ops:
+        for op in ops.values():
             op.kernel_for(device.kind)
         cut = cut or not _runs_whole(kind, ops, device)
 
     def make(model: ModelSource, **arguments: Any) -> Infer:
         try:
-            with registered(*(ops or ())):  # passes need the type constraints of operators
+            with registered(*(ops or {}).values()):  # passes need the type constraints of operators
                 if ops is not None and cut:
                     from .cut_infer import CutInfer
 
@@ -52,7 +52,7 @@ def _runs_whole(kind: type[Infer], ops: OperatorSet, device: Device) -> bool:
     """
     from onnx import defs
 
-    if ops.in_functions or (kind.backend == "onnxruntime" and any(defs.has(op.name) for op in ops)):
+    if ops.in_functions or (kind.backend == "onnxruntime" and any(defs.has(name) for _, name in ops)):
         return False
     return kind.declaration.runs_custom_ops(device)
 
@@ -63,7 +63,7 @@ def register_operators(session_options: Any, ops: OperatorSet, device: Device) -
     The native core registers the operators that this thread offered last, through ONNX Runtime's C API
     (native/src/custom_ops_ort.c).
     """
-    wanted = sorted(ops, key=lambda op: op.domain)
+    wanted = sorted(ops.values(), key=lambda op: op.domain)
     from .native import native_op
 
     handles = [native_op(op, signature, device).handle for op in wanted for signature in op.signatures()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["deregister", "onnx_schema", "register", "registered"]
 
-#: The registered operators with the number of active `registered()` blocks; None after `register()`.
-_registered: dict[tuple[str, str, int], tuple[type[CustomOp], int | None]] = {}
+#: The registered operators with the number of active `registered()` blocks; infinity after `register()`.
+_registered: dict[tuple[str, str, int], tuple[type[CustomOp], float]] = {}
 _guard = threading.Lock()
 
 
@@ -37,7 +38,7 @@ def register(*ops: type[CustomOp]) -> None:
     with _guard:
         for op in ops:
             _add(op)
-            _registered[_key(op)] = (op, None)
+            _registered[_key(op)] = (op, math.inf)
 
 
 def deregister(*ops: type[CustomOp]) -> None:
@@ -54,17 +55,17 @@ def registered(*ops: type[CustomOp]) -> Iterator[None]:
     with _guard:
         for op in ops:
             _add(op)
-            known, count = _registered.get(_key(op), (op, 0))
-            _registered[_key(op)] = (op, None if count is None else count + 1)
+            _, count = _registered.get(_key(op), (op, 0))
+            _registered[_key(op)] = (op, count + 1)
     try:
         yield
     finally:
         with _guard:
             for op in ops:
-                known, count = _registered.get(_key(op), (op, None))
+                known, count = _registered.get(_key(op), (None, 0))
                 if known is op and count == 1:
                     _remove(op)
-                elif known is op and count is not None:
+                elif known is op:
                     _registered[_key(op)] = (op, count - 1)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.model_source import KNOWN_DOMAINS
@@ -20,7 +19,8 @@ if TYPE_CHECKING:
     from ..core.model_source import ModelSource
 
 __all__ = [
-    "ModelNode", "OperatorSet", "custom_nodes", "declared", "explain", "foreign_nodes", "operators_for", "undeclared",
+    "OperatorSet", "all_nodes", "custom_nodes", "declared", "explain", "foreign_nodes", "node_name", "operators_for",
+    "undeclared",
 ]  # fmt: skip
 
 ENTRY_POINTS = "infersdk.custom_ops"
@@ -28,56 +28,14 @@ ENTRY_POINTS = "infersdk.custom_ops"
 OWN_DOMAIN = "infersdk"
 
 
-@dataclass(frozen=True)
-class ModelNode:
-    """A custom node of a model.
-
-    Attributes:
-        name: see `node_name()`.
-        op: the operator with the attributes of the node.
-        nested: whether it is in a subgraph, such as a branch of an If.
-    """
-
-    name: str
-    op: CustomOp
-    raw: ir.Node
-    nested: bool = False
-
-
-class OperatorSet:
-    """Declared operators, by domain and name.
+class OperatorSet(dict[tuple[str, str], type[CustomOp]]):
+    """Declared operators by domain and name.
 
     Attributes:
         in_functions: whether the model of the operators has functions, which were inlined to find them.
-
-    Raises:
-        CustomOpError: an item is not an operator class, or two have the same domain and name.
     """
 
-    def __init__(self, ops: Sequence[type[CustomOp]]) -> None:
-        self.in_functions = False
-        self.ops: dict[tuple[str, str], type[CustomOp]] = {}
-        for op in ops:
-            self._add(op, "custom_ops")
-
-    def _add(self, op: Any, where: str) -> None:
-        if not (isinstance(op, type) and issubclass(op, CustomOp)):
-            raise CustomOpError(f"{where} has {op!r}; use classes that derive from infersdk.custom_ops.CustomOp")
-        other = self.ops.setdefault((op.domain, op.name), op)
-        if other is not op:
-            raise CustomOpError(
-                f"operator {op.title()} is declared twice: by {_path(other)} and by {_path(op)}; use one of them, or "
-                "rename one"
-            )
-
-    def __iter__(self) -> Iterator[type[CustomOp]]:
-        return iter(self.ops.values())
-
-    def __len__(self) -> int:
-        return len(self.ops)
-
-    def get(self, domain: str, name: str) -> type[CustomOp] | None:
-        return self.ops.get((domain, name))
+    in_functions = False
 
 
 def _path(op: type[CustomOp]) -> str:
@@ -91,22 +49,30 @@ def declared(custom_ops: Sequence[type[CustomOp]], domains: frozenset[str]) -> O
     """The given operators and, if `domains` require them, those of infersdk and of installed packages.
 
     Raises:
-        CustomOpError: as `OperatorSet`, or an entry point of a package fails.
+        CustomOpError: an item is not an operator class, two have the same domain and name, or an entry point of a
+            package fails.
     """
     if not isinstance(custom_ops, Sequence) or isinstance(custom_ops, str):
         raise CustomOpError(f"custom_ops is {custom_ops!r}; use a list of classes: custom_ops=[MyOperator]")
-    result = OperatorSet(custom_ops)
-    twice = [op for op in custom_ops if list(custom_ops).count(op) > 1]
-    if twice:
-        raise CustomOpError(f"custom_ops has {_path(twice[0])} twice; give it once")
+    found: list[tuple[Any, str]] = [(op, "custom_ops") for op in custom_ops]
     if OWN_DOMAIN in domains:
         from .packaged import OPERATORS
 
-        for op in OPERATORS:
-            result._add(op, "infersdk")
+        found += [(op, "infersdk") for op in OPERATORS]
     if domains - {OWN_DOMAIN}:
-        for op, where in _installed():
-            result._add(op, where)
+        found += _installed()
+    result = OperatorSet()
+    for op, where in found:
+        if not (isinstance(op, type) and issubclass(op, CustomOp)):
+            raise CustomOpError(f"{where} has {op!r}; use classes that derive from infersdk.custom_ops.CustomOp")
+        other = result.setdefault((op.domain, op.name), op)
+        if other is not op:
+            raise CustomOpError(
+                f"operator {op.title()} is declared twice: by {_path(other)} and by {_path(op)}; use one of them, or "
+                "rename one"
+            )
+    if twice := [op for op in custom_ops if list(custom_ops).count(op) > 1]:
+        raise CustomOpError(f"custom_ops has {_path(twice[0])} twice; give it once")
     return result
 
 
@@ -144,32 +110,29 @@ def operators_for(source: ModelSource, custom_ops: Sequence[type[CustomOp]] | No
     if not domains and not custom_ops:
         return None
     ops = declared(custom_ops or (), domains)
-    if not source.is_onnx or not len(ops):
-        return ops if len(ops) else None
+    if not source.is_onnx or not ops:
+        return ops or None
     from ..graph.files import read_model
 
-    model = read_model(source)
-    in_functions = bool(model.functions)
-    used = {node.op.title(): type(node.op) for node in custom_nodes(model, ops, source.name)}
-    if not used:
-        return None
-    result = OperatorSet(list(used.values()))
-    result.in_functions = in_functions
-    return result
+    model, result = read_model(source), OperatorSet()
+    result.in_functions = bool(model.functions)
+    for op in custom_nodes(model, ops, source.name).values():
+        result[op.domain, op.name] = type(op)
+    return result or None
 
 
-def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode]:
-    """The custom nodes of a model in order.
+def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> dict[ir.Node, CustomOp]:
+    """The custom nodes of a model in order, each with its operator, which has the attributes of the node.
 
     Functions of the model are inlined, since their nodes may have attributes of calls. A declared operator is used
     instead of a function of its name.
     """
-    inline_functions(model, lambda function: ops.get(function.domain, function.name) is None)
+    inline_functions(model, lambda function: (function.domain, function.name) not in ops)
     imported = model.graph.opset_imports
-    ours = ({op.domain for op in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
-    result = []
-    for raw, nested in all_nodes(model):
-        op = ops.get(raw.domain, raw.op_type)
+    ours = ({domain for domain, _ in ops} | {OWN_DOMAIN}) - KNOWN_DOMAINS
+    result = {}
+    for raw in all_nodes(model):
+        op = ops.get((raw.domain, raw.op_type))
         name = node_name(raw)
         if op is None:
             if raw.domain in ours:
@@ -183,7 +146,7 @@ def custom_nodes(model: ir.Model, ops: OperatorSet, what: str) -> list[ModelNode
             )
         _check_counts(op, raw, name)
         values = {key: attribute.value for key, attribute in raw.attributes.items()}
-        result.append(ModelNode(name, op.of(values, name), raw, nested))
+        result[raw] = op.of(values, name)
     return result
 
 
@@ -202,18 +165,16 @@ def _check_counts(op: type[CustomOp], raw: ir.Node, name: str) -> None:
             )
 
 
-def all_nodes(model: ir.Model) -> Iterator[tuple[ir.Node, bool]]:
-    """All nodes, with whether they are in a subgraph or a function."""
-    for node in model.graph.all_nodes():
-        yield node, node.graph is not model.graph
+def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """All nodes, those of subgraphs and functions included."""
+    yield from model.graph.all_nodes()
     for function in model.functions.values():
-        for node in function.all_nodes():
-            yield node, True
+        yield from function.all_nodes()
 
 
 def foreign_nodes(model: ir.Model) -> Iterator[ir.Node]:
     """The nodes whose operators belong neither to the standard nor to a runtime, and are no functions of the model."""
-    for raw, _ in all_nodes(model):
+    for raw in all_nodes(model):
         if raw.domain not in KNOWN_DOMAINS and raw.op_identifier() not in model.functions:
             yield raw
 
@@ -234,7 +195,7 @@ def explain(source: ModelSource, ops: OperatorSet | None, error: Exception) -> E
     from ..graph.files import read_model
 
     for raw in foreign_nodes(read_model(source)):
-        if ops is None or ops.get(raw.domain, raw.op_type) is None:
+        if (raw.domain, raw.op_type) not in (ops or {}):
             return UnsupportedModelError(f"{undeclared(raw, source.name)}. The backend reports: {error}")
     return _wrong_inputs(source, ops) or error
 
@@ -246,7 +207,7 @@ def _wrong_inputs(source: ModelSource, ops: OperatorSet | None) -> Exception | N
     from ..graph.files import load_proto
 
     try:
-        with registered(*(ops or ())):
+        with registered(*(ops or {}).values()):
             onnx.shape_inference.infer_shapes(load_proto(source), strict_mode=True)
     except Exception as error:
         wrong = raised(error)

@@ -37,7 +37,7 @@ class GraphBuilder:
 
     def __call__(
         self, operator: str, *inputs: ir.Value | npt.ArrayLike | None, name: str = "", **attributes: Any
-    ) -> Any:
+    ) -> ir.Value:
         """Adds a node with one output and returns the output. Arrays and numbers become weights; None omits an input.
 
         Args:

@@ -25,6 +25,7 @@ from ..errors import ConfigError, ModelFormatError, nearest
 from .files import model_bytes, read_model, write_model
 from .parts import extract_part, join_models, rewire
 from .passes import Pass, SetOpset, apply_passes
+from .shapes import infer_shapes, is_unknown
 from .types import inner_graphs, read_values
 from .weights import (
     Weights,
@@ -385,8 +386,6 @@ class Graph:
 
     def infer_shapes(self) -> None:
         """Infers the shapes and types of the values and stores them."""
-        from .shapes import infer_shapes
-
         infer_shapes(self.model)
 
     def apply(self, *passes: Pass) -> bool:
@@ -449,7 +448,7 @@ class Graph:
                 value.shape = shape
             elif shape is not None and len(shape) == len(value.shape):
                 pairs = zip(shape, value.shape, strict=True)
-                value.shape = ir.Shape([old if _unknown(new) else new for old, new in pairs])
+                value.shape = ir.Shape([old if is_unknown(new) else new for old, new in pairs])
         for old, value in zip(before, after, strict=False):
             if value in declared:
                 value.type = old.type if value.type is None else value.type
@@ -490,11 +489,6 @@ def _attribute(key: str, value: Any) -> ir.Attr:
             "or a sequence of numbers or of texts"
         ) from None
     return made
-
-
-def _unknown(size: int | ir.SymbolicDim) -> bool:
-    """Whether an inferred size has no number, and no name but one that inference generated."""
-    return not isinstance(size, int) and (size.value or "unk__").startswith("unk__")
 
 
 def unknown(what: str, name: str, known: Sequence[str]) -> ConfigError:

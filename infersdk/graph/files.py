@@ -56,12 +56,10 @@ def require_onnx(purpose: str) -> None:
 
 
 #: String fields that are not names of graph elements.
-_DESCRIPTIONS = frozenset({
-    "onnx.ModelProto.producer_name", "onnx.ModelProto.producer_version", "onnx.ModelProto.domain",
-    "onnx.ModelProto.doc_string", "onnx.GraphProto.doc_string", "onnx.NodeProto.doc_string",
-    "onnx.AttributeProto.doc_string", "onnx.TensorProto.doc_string", "onnx.ValueInfoProto.doc_string",
-    "onnx.FunctionProto.doc_string", "onnx.StringStringEntryProto.key", "onnx.StringStringEntryProto.value",
-})  # fmt: skip
+_DESCRIPTIONS = (
+    "ModelProto.producer_name", "ModelProto.producer_version", "ModelProto.domain", ".doc_string",
+    "StringStringEntryProto.key", "StringStringEntryProto.value",
+)  # fmt: skip
 
 
 def read_model(model: ModelLike) -> ir.Model:
@@ -153,7 +151,7 @@ def _decode_text(message: Any, name: str) -> None:
             for text in value if not isinstance(value, (str, bytes)) else [value]:
                 if not isinstance(text, bytes):
                     continue
-                if field.full_name not in _DESCRIPTIONS:
+                if not field.full_name.endswith(_DESCRIPTIONS):
                     raise ModelFormatError(f"{name}: {field.name} is not UTF-8: {text!r}; is the file damaged?")
                 setattr(message, field.name, text.decode("utf-8", "replace"))
 

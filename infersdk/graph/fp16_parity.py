@@ -4,11 +4,6 @@ ONNX Runtime runs each node twice on the inputs that the FP32 graph computes: in
 the latter, inputs, weights and results are rounded to float16; sums remain float32. This isolates the error of a node.
 The error of the outputs is measured too, with and without the nodes that stay in FP32. Running an FP16 graph instead
 would not show the errors: on processors without FP16 arithmetic, runtimes compute it in FP32.
-
-::
-
-    report = find_fp16_loss("model.onnx", samples)
-    ToFloat16(keep_nodes=report.keep).apply(model)
 """
 
 from __future__ import annotations

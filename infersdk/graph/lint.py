@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.model_source import KNOWN_DOMAINS
 from ..custom_ops.operator_set import OperatorSet, declared
-from ..errors import ConfigError, CustomOpError, InferSDKError, UnsupportedModelError
+from ..errors import ConfigError, InferSDKError, UnsupportedModelError
 from .batch_rows import UnknownBatchError
 from .passes import (
     CleanUp,
@@ -262,7 +262,7 @@ def _double(graph: Graph) -> Iterator[tuple[str, str]]:
 def _other_operators(graph: Graph, operators: OperatorSet) -> Iterator[tuple[str, str]]:
     for node in graph.model.graph.all_nodes():
         standard = node.domain in ("", "ai.onnx", "ai.onnx.ml")
-        own = node.op_identifier() in graph.model.functions or operators.get(node.domain, node.op_type) is not None
+        own = node.op_identifier() in graph.model.functions or (node.domain, node.op_type) in operators
         if not standard and not own:
             yield (
                 node_label(node),
@@ -272,12 +272,10 @@ def _other_operators(graph: Graph, operators: OperatorSet) -> Iterator[tuple[str
 
 def _missing_kernels(graph: Graph, operators: OperatorSet) -> Iterator[tuple[str, str]]:
     for node in graph.model.graph.all_nodes():
-        op = operators.get(node.domain, node.op_type)
-        for device in ("cpu", "cuda") if op is not None else ():
-            try:
-                op.kernel_for(device)  # type: ignore[union-attr]
-            except CustomOpError:
-                yield node_label(node), f"{op.title()} has no kernel for {device!r}"  # type: ignore[union-attr]
+        if (op := operators.get((node.domain, node.op_type))) is not None:
+            for device in ("cpu", "cuda"):
+                if getattr(op, device) is None:
+                    yield node_label(node), f"{op.title()} has no kernel for {device!r}"
 
 
 def _idle(graph: Graph) -> Iterator[tuple[str, str]]:

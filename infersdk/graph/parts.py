@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from .weights import constant_tensor, free_name, graph_values, taken_names, valu
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["extract_part", "inline_functions", "join_models", "rewire", "tail_inputs"]
+__all__ = ["extract_part", "inline_functions", "join_models", "rewire", "tail_inputs", "with_makers"]
 
 
 def extract_part(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
@@ -115,40 +115,35 @@ def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value
             new.name = name
 
 
+def with_makers(graph: ir.Graph, nodes: Iterable[ir.Node]) -> set[ir.Node]:
+    """Nodes of a sorted graph and all nodes that they depend on."""
+    result = set(nodes)
+    for node in reversed(graph):
+        if not result.isdisjoint(node.successors()):
+            result.add(node)
+    return result
+
+
 def tail_inputs(model: ir.Model) -> list[str]:
     """The values at which the postprocessing of a model begins.
 
     The postprocessing is the part of the graph after all layers with weights. YOLOv8's convolution with the weights
     0, 1, 2, ..., which computes the mean of a distribution, belongs to it.
     """
-    body: set[ir.Node] = set()
-    for node in reversed(list(model.graph)):
-        if node in body or _has_weights(node):
-            body.add(node)
-            body.update(maker for value in node.inputs if value is not None and (maker := value.producer()) is not None)
-    crossing = [
-        output
+    body = with_makers(model.graph, filter(_has_weights, model.graph))
+    return [
+        output.name or ""
         for node in model.graph
-        if node in body
+        if node in body and node.op_type not in ("Shape", "Size", "Constant")
         for output in node.outputs
         if output.is_graph_output() or any(reader not in body for reader in output.consumers())
     ]
-    return [value.name or "" for value in crossing if not _is_size(value)]
-
-
-def _is_size(value: ir.Value) -> bool:
-    maker = value.producer()
-    return maker is not None and maker.op_type in ("Shape", "Size", "Constant")
 
 
 def _has_weights(node: ir.Node) -> bool:
-    if (
-        node.op_type not in ("Conv", "ConvTranspose", "Gemm", "MatMul")
-        or len(node.inputs) < 2
-        or node.inputs[1] is None
-    ):
-        return False
-    tensor = constant_tensor(node.inputs[1])
+    has_two = node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and len(node.inputs) > 1
+    weights = node.inputs[1] if has_two else None
+    tensor = None if weights is None else constant_tensor(weights)
     if tensor is None:
         return False
     if node.op_type != "Conv" or tensor.shape[0] != 1:

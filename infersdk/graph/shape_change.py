@@ -85,8 +85,8 @@ class ShapeChange:
             **dict.fromkeys(("AveragePool", "Conv", "LpPool", "MaxPool"), self._mend_kernel),
         }  # fmt: skip
 
-    def run(self) -> bool:
-        """Rewrites the model; returns whether anything changed."""
+    def run(self) -> None:
+        """Rewrites the model."""
         for node in list(self._model.graph):
             self.old.step(node)
             if node.op_type in _ELEMENTWISE:
@@ -106,7 +106,6 @@ class ShapeChange:
                 if not output.is_graph_output():
                     output.shape = output.type = None  # outdated; a type without a shape is not valid
         drop_unused_weights(self._model.graph)
-        return bool(self.changed)
 
     # ---- both traces ----
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx_ir as ir
 
-__all__ = ["Shape", "ShapeTrace", "infer_shapes", "node_label"]
+__all__ = ["Shape", "ShapeTrace", "infer_shapes", "is_unknown", "node_label"]
 
 
 def infer_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]] = MappingProxyType({})) -> None:
@@ -48,6 +48,11 @@ def infer_shapes(model: ir.Model, inputs: Mapping[str, Sequence[int]] = MappingP
             value.type = value.shape = None
         if not _write_ranks(model.graph):
             return
+
+
+def is_unknown(size: int | ir.SymbolicDim) -> bool:
+    """Whether an inferred size has no number, and no name but one that inference generated."""
+    return not isinstance(size, int) and (size.value or "unk__").startswith("unk__")
 
 
 def _sequences(model: ir.Model) -> set[ir.Value]:

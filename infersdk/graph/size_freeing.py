@@ -134,8 +134,7 @@ class SizeFreeing(ShapeChange):
     def _plane(self, build: GraphBuilder, array: npt.NDArray[Any], axis: int, levels: Sequence[Size]) -> ir.Value:
         """Slices `array`, with the rows and columns of a level along `axis` and the next axis."""
         ends = self._size_of(levels[0][0])
-        made: ir.Value = build("Slice", array, build.ints(0, 0), ends, build.ints(axis, axis + 1))
-        return made
+        return build("Slice", array, build.ints(0, 0), ends, build.ints(axis, axis + 1))
 
     def _levels(self, build: GraphBuilder, array: npt.NDArray[Any], axis: int, levels: Sequence[Size]) -> ir.Value:
         """Slices `array`, with the cells of all levels along `axis`."""
@@ -146,8 +145,7 @@ class SizeFreeing(ShapeChange):
         ):
             plane = part.reshape(*array.shape[:axis], rows, columns, *array.shape[axis + 1 :])
             parts.append(build("Reshape", self._plane(build, plane, axis, [(rows, columns)]), flat))
-        made: ir.Value = build("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
-        return made
+        return build("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
 
     # ---- nodes ----
 

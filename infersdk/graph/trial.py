@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from ..core.model_source import ModelSource
 from ..custom_ops.cutting import cut
-from ..custom_ops.onnx_schema import registered
 from ..custom_ops.operator_set import operators_for
 from ..errors import BackendUnavailableError, ConfigError, InferSDKError
 from .files import read_model, write_large
@@ -109,8 +108,7 @@ def _build(
     """Builds an engine, or one per segment of a model with custom operators; returns how the model is divided."""
     parts, detail = [model], ""
     if operators is not None:
-        with registered(*operators):
-            plan = cut(model, operators, path.name)
+        plan = cut(model, operators, path.name)
         parts, count = [segment.model for segment in plan.segments], len(plan.kernels)
         detail = f"cut at {count} custom node{'s' * (count > 1)}: {len(parts)} engines"
     build = importlib.import_module("infersdk.backends.tensorrt").build  # backends are imported by name only

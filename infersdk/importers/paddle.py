@@ -9,14 +9,12 @@ from ..core.formats import varint
 from ..errors import ConfigError, ModelFormatError, UnsupportedModelError
 from ..graph.files import model_bytes, read_model
 from ..graph.passes._sizes import lift_constants
-from ..graph.shapes import infer_shapes
+from ..graph.shapes import infer_shapes, is_unknown
 from .processes import worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import onnx_ir as ir
 
     from ..core.model_source import ModelSource
     from .conversion import Imported, Request
@@ -62,17 +60,10 @@ def _tidy(content: bytes) -> bytes:
         if value.shape is not None:
             value.shape = ir.Shape([size if isinstance(size, int) else None for size in value.shape])
     infer_shapes(model)
-    for value in model.graph.outputs:  # shape inference generates names
-        if value.shape is not None and value.shape != (known := _named(value.shape)):
-            value.shape = known
+    for value in model.graph.outputs:
+        if value.shape is not None:
+            value.shape = ir.Shape([None if is_unknown(size) else size for size in value.shape])
     return model_bytes(model)
-
-
-def _named(shape: ir.Shape) -> ir.Shape:
-    import onnx_ir as ir
-
-    names = [size if isinstance(size, int) else size.value for size in shape]
-    return ir.Shape([None if isinstance(name, str) and name.startswith("unk__") else name for name in names])
 
 
 def _link_files(source: ModelSource, weights: Path | None, folder: Path) -> None:

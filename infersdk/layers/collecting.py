@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..core.executed_layers import LayerProfile, ListsBuiltLayers, ReportsLayers, seconds_of
+from ..core.executed_layers import ListsBuiltLayers, ReportsLayers, seconds_of
 from ..core.model_source import ModelLike, ModelSource
 from ..core.target import Target
 from ..errors import ConfigError
@@ -97,7 +97,7 @@ def profile(
         raise ConfigError(f"original {str(whole)!r} is not an ONNX file; give the one that the engine was built from")
     runs = [_profile_one(source, target, settings, custom_ops, read=graph is None) for target in wanted]
     graph = graph or next((own for _, _, own in runs if own is not None), OriginalGraph(None))
-    sides = [dataclasses.replace(side, layers_of=_mapped(graph, side.profile)) for side, _, _ in runs]
+    sides = [dataclasses.replace(side, layers_of=map_layers(graph, side.layers)) for side, _, _ in runs]
     return LayerReport(source.name, graph, runs[0][1], tuple(sides), make_rows(graph, sides))
 
 
@@ -134,7 +134,7 @@ def list_built(
     )  # fmt: skip
     side = LayerSide(
         str(target), target.backend, f"compute capability {compute_capability}", target.precision or "as written",
-        kind.declaration.probe().version, result, _mapped(graph, result),
+        kind.declaration.probe().version, result, map_layers(graph, result.layers),
     )  # fmt: skip
     shapes = {name: tuple(shape) for name, shape in settings.shapes.items()}
     return LayerReport(source.name, graph, shapes, (side,), make_rows(graph, [side]))
@@ -149,10 +149,6 @@ def _checked(settings: ProfileSettings | None) -> ProfileSettings:
 def _original(source: ModelSource) -> OriginalGraph | None:
     """The nodes of an ONNX model; None for other formats."""
     return OriginalGraph(read_model(source)) if source.is_onnx else None
-
-
-def _mapped(graph: OriginalGraph, result: LayerProfile) -> tuple[tuple[int, ...], ...]:
-    return tuple(map(tuple, map_layers(graph, result.layers)))
 
 
 def _profile_one(

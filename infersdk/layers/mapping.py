@@ -102,7 +102,7 @@ def _nodes(graph: ir.Graph) -> Iterator[OriginalNode]:
         yield OriginalNode(name, node.op_type, tuple(inputs), tuple(v.name or "" for v in node.outputs if v.name))
 
 
-def map_layers(graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> list[list[int]]:
+def map_layers(graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> tuple[tuple[int, ...], ...]:
     """The positions of the layers that compute each node."""
     claims = _Claims(graph, layers)
     claims.by_name()
@@ -110,7 +110,7 @@ def map_layers(graph: OriginalGraph, layers: Sequence[ExecutedLayer]) -> list[li
     claims.between_neighbours()
     claims.of_takers()
     claims.between_own()
-    return [sorted(result) for result in claims.layers_of]
+    return tuple(tuple(sorted(result)) for result in claims.layers_of)
 
 
 class _Claims:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ConfigError, UnsupportedModelError
+from ..graph.parts import with_makers
 from ..graph.weights import graph_values
 from .moves import has_same_scale, move_quantizers
 from .prepare import prepare
@@ -148,15 +149,8 @@ class _Graph:
         # Rounding errors of single values average out, so the input of a GlobalAveragePool can be quantised.
         self.averages = [node for node in graph if node.op_type == "GlobalAveragePool"]
         # The layers before the tail, the averages, and all nodes that they depend on.
-        self.body = self._with_makers(one.name for one in (*self.layers, *self.averages) if one.name not in self.tail)
-
-    def _with_makers(self, names: Iterable[str | None]) -> set[str]:
-        """The names of nodes and of all nodes that they depend on."""
-        result = {name or "" for name in names}
-        for name in reversed(self.nodes):
-            if any(reader.name in result for reader in self.nodes[name].successors()):
-                result.add(name)
-        return result
+        ends = (node for node in (*self.layers, *self.averages) if node.name not in self.tail)
+        self.body = with_makers(graph, ends)
 
     def _left(self, scheme: Scheme, excluded: Sequence[str]) -> dict[str, str]:
         """The layers that stay in floating point by default, with the reason."""
@@ -201,13 +195,13 @@ class _Graph:
         They begin with a layer that is slower in 8 bits, and no layer after it gains much from 8 bits.
         """
         layers = {node.name or "": node for node in self.layers if node.name not in floating}
-        gaining = (name for name, node in layers.items() if not self._has_few(node, scheme.least_products))
-        last = layers.keys() - self._with_makers(gaining)
+        gaining = (node for node in layers.values() if not self._has_few(node, scheme.least_products))
+        before = with_makers(self.model.graph, gaining)
         left: dict[str, str] = {}
         behind = set[str]()
         for name, node in self.nodes.items():
             follows = any(maker.name in behind for maker in node.predecessors())
-            if name in last and (follows or self._has_few(node, scheme.least_last_products)):
+            if name in layers and node not in before and (follows or self._has_few(node, scheme.least_last_products)):
                 left[name] = f"{scheme.name} computes it and the layers after it faster in floating point"
             if follows or name in left:
                 behind.add(name)
@@ -287,7 +281,7 @@ class _Graph:
         chosen |= {
             name
             for name, node in self.nodes.items()
-            if node.op_type in BETWEEN and name in self.body and name not in floating and name not in inside
+            if node.op_type in BETWEEN and node in self.body and name not in floating and name not in inside
             and node.outputs[0] in self.floats
         }  # fmt: skip
         # Other nodes than layers are only quantised if a quantised node reads their result.
@@ -305,7 +299,7 @@ class _Graph:
     def _feeds_tail(self, node: ir.Node) -> bool:
         """Whether the result is a model output or is read by the tail."""
         value = node.outputs[0]
-        return value.is_graph_output() or any(use.name not in self.body for use in value.consumers())
+        return value.is_graph_output() or any(use not in self.body for use in value.consumers())
 
 
 def _has_weights(node: ir.Node) -> bool:

@@ -180,7 +180,7 @@ def _append(
     """Appends a QuantizeLinear or DequantizeLinear of the first input; returns its output."""
     import onnx_ir as ir
 
-    result: ir.Value = build(operator, *inputs, name=name, **attributes)
+    result = build(operator, *inputs, name=name, **attributes)
     result.type = ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype)))
     result.shape = inputs[0].shape
     return result

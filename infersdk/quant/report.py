@@ -30,24 +30,16 @@ _MEASURED = 4
 
 @dataclass(frozen=True)
 class _LayerRow:
-    """A layer in the report.
-
-    Attributes:
-        name, operator: the name and operator of the node.
-        error: the error of its result if only this layer is in INT8; None if it is not quantised.
-        low, high: the range of its input; None if it is not quantised.
-        fp32_ms, int8_ms: the times in the FP32 and the quantised model; None if the runtime does not report them.
-        reason: the reason why it stays in floating point, or "".
-    """
+    """A layer in the report."""
 
     name: str
     operator: str
-    error: float | None
-    low: float | None
+    error: float | None  # of its result if only this layer is in INT8; None if it is not quantised
+    low: float | None  # the range of its input; None if it is not quantised
     high: float | None
-    fp32_ms: float | None
+    fp32_ms: float | None  # None if the runtime does not report times
     int8_ms: float | None
-    reason: str
+    reason: str  # why it stays in floating point, or ""
 
 
 def quantization_report(

@@ -71,12 +71,6 @@ class Stage(Protocol):
 class Workflow:
     """Quantises a model for a backend and measures the agreement and speed.
 
-    ::
-
-        work = quant.Workflow("yolov5n.onnx", images, lambda path: YOLOv5(path, "openvino"), target="openvino")
-        work.run("yolov5n.int8.onnx")
-        work.agreement.percent, work.agreement.score_shift, work.speed.ratio
-
     Candidates are calibrated on some of the images and compared on the others. The final ranges are those of all
     images.
 
@@ -163,7 +157,9 @@ class Workflow:
             return self.write(output)
         with self.open_wrapper(self.model) as wrapper:
             self._reference = _results(wrapper, self.compared)
-            identity = _identity(self._reference)
+            identity = None  # the agreement of the results with themselves, if they can be compared
+            with contextlib.suppress(UnsupportedModelError):
+                identity = agreement(self._reference, self._reference)
             if self._max_score_shift is not None and (identity is None or not identity.shifts):
                 raise ConfigError(
                     f"results of {type(self._reference[0]).__name__} have no scores; remove "
@@ -280,14 +276,6 @@ class Workflow:
             heads = [getattr(one, "decode_head_used", None) for one in (wrapper, quantized)]
             self.decode_heads = (heads[0], heads[1]) if heads[0] and heads[1] else None
             self.speed = compare_speed(wrapper.network, quantized.network, feeds, seconds=_SPEED_SECONDS)
-
-
-def _identity(results: Sequence[Any]) -> Agreement | None:
-    """The agreement of results with themselves; None if results cannot be compared."""
-    try:
-        return agreement(results, results)
-    except UnsupportedModelError:
-        return None
 
 
 def _results(wrapper: VisionModel[Any], images: Sequence[ImageSource]) -> list[Any]:

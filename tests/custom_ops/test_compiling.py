@@ -15,6 +15,7 @@ from infersdk.core.cache import Cache
 from infersdk.custom_ops import CSource, CudaSource, CustomOp, Launch
 from infersdk.custom_ops.compiling import compile_c, compile_cuda, nvcc_path, nvrtc_path
 from infersdk.custom_ops.kernels import launch_rule
+from infersdk.custom_ops.shapes import symbols
 from infersdk.errors import CustomOpError
 
 CODE = r"""
@@ -116,6 +117,9 @@ def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- launches ----
 
 
+OTHER = symbols([2])[0]
+
+
 class Scale(CustomOp):
     domain = "tests.launch"
     inputs = {"x": "T"}
@@ -147,6 +151,7 @@ class Scale(CustomOp):
         (lambda op, x, y: Launch(threads=1, shared=2.5), "launch returns the size 2.5; a size is an int or"),
         (lambda op, x, y: Launch(thread=1), "launch raises TypeError: .*'thread'"),
         (lambda op, x, y: Launch(threads=1, arguments=(x,) * 65), "65 arguments; the maximum is 64"),
+        (lambda op, x, y: Launch(threads=1, arguments=(x, y, OTHER)), "takes .* of another call; use the arguments'"),
     ],
 )  # fmt: skip
 def test_a_wrong_launch(launch: Any, message: str) -> None:

@@ -387,7 +387,7 @@ def test_in_fp16_the_values_at_the_cuts_are_float16(tmp_path: Path) -> None:
         model = read_model(weighted_model(tmp_path / "m.onnx"))
         with registered(op):
             ToFloat16().apply(model)
-        (call,) = cut(model, OperatorSet([op]), "m.onnx").kernels
+        (call,) = cut(model, OperatorSet({(op.domain, op.name): op}), "m.onnx").kernels
         assert call.signature.inputs == (dtype,)
 
 

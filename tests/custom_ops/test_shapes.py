@@ -133,12 +133,6 @@ def test_what_the_core_cannot_read(ranks: tuple[int, ...], size: Any, message: s
         encode(Rule(ranks, (Shape((size,)),)))
 
 
-@pytest.mark.parametrize("kind", ["input", "output"])
-def test_a_launch_with_a_tensor_of_another_call(kind: str) -> None:
-    with pytest.raises(CustomOpError, match=f"launch takes {kind} 1 of another call"):
-        encode(Rule((1,), (Shape((1,)),), launch=((1,) * 7, ((kind, 0), (kind, 1)))))
-
-
 def test_a_shape_for_each_output() -> None:
     with pytest.raises(CustomOpError, match="a tuple of 2 shapes"):
         trace(lambda x: x, [3], 2)

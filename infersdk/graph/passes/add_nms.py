@@ -163,19 +163,19 @@ def input_size(model: ir.Model) -> tuple[int, int]:
     return width, height
 
 
-def _columns(build: GraphBuilder, rows: ir.Value, start: int, end: int | None) -> Any:
+def _columns(build: GraphBuilder, rows: ir.Value, start: int, end: int | None) -> ir.Value:
     limit = np.iinfo(np.int64).max if end is None else end
     return build("Slice", rows, build.ints(start), build.ints(int(limit)), build.ints(2))
 
 
-def _corners(build: GraphBuilder, rows: ir.Value) -> Any:
+def _corners(build: GraphBuilder, rows: ir.Value) -> ir.Value:
     """Converts centre and size to x1, y1, x2, y2."""
     centre, size = _columns(build, rows, 0, 2), _columns(build, rows, 2, 4)
     half = build("Mul", size, np.float32(0.5))
     return build("Concat", build("Sub", centre, half), build("Add", centre, half), axis=2)
 
 
-def _best_only(build: GraphBuilder, scores: ir.Value) -> Any:
+def _best_only(build: GraphBuilder, scores: ir.Value) -> ir.Value:
     """Sets all scores of a row to 0 except for the first maximum."""
     best = build("ArgMax", scores, axis=2, keepdims=1)
     count = build("Gather", build("Shape", scores), build.ints(2)[0])
@@ -183,7 +183,7 @@ def _best_only(build: GraphBuilder, scores: ir.Value) -> Any:
     return build("Where", build("Equal", classes, best), scores, np.float32(0))
 
 
-def _decode_yolox(build: GraphBuilder, model: ir.Model, rows: ir.Value) -> Any:
+def _decode_yolox(build: GraphBuilder, model: ir.Model, rows: ir.Value) -> ir.Value:
     """Decodes centre (x + column) * stride and size exp(w) * stride for strides 8, 16 and 32."""
     width, height = input_size(model)
     cells, strides = [], []

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from ...core.model_source import ModelSource
 
-__all__ = ["Pass", "needs_operators", "needs_quantizers"]
+__all__ = ["Pass", "mentions_any", "needs_operators", "needs_quantizers"]
 
 
 class Pass(Protocol):
@@ -31,8 +31,10 @@ def needs_operators(*words: bytes) -> Any:
     return lambda _, source: all(map(source.mentions, words))
 
 
-def needs_quantizers(_: Any, source: ModelSource) -> bool:
-    """A method `concerns()` of a pass that changes QuantizeLinear nodes, which other passes also make of QLinear
-    operators and QGemm.
-    """
-    return any(map(source.mentions, (b"QuantizeLinear", b"QLinear", b"QGemm")))
+def mentions_any(*words: bytes) -> Any:
+    """A method `concerns()` of a pass that changes only ONNX models with one of these words in names of operators."""
+    return lambda _, source: any(map(source.mentions, words))
+
+
+#: The method `concerns()` of a pass that changes QuantizeLinear nodes, which QuantizedOperators also makes.
+needs_quantizers = mentions_any(b"QuantizeLinear", b"QLinear", b"QGemm")

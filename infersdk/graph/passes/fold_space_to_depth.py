@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FoldSpaceToDepth"]
 
-#: The required values of attributes of a convolution, if present.
-_PLAIN = {"dilations": 1, "group": 1}
 #: A Slice with this end or a larger one includes the last element of any axis.
 _ENDLESS = np.iinfo(np.int32).max
 
@@ -139,14 +137,12 @@ def _only_convolved(value: ir.Value) -> bool:
 
 
 def _can_widen(node: ir.Node, index: int) -> bool:
-    if node.op_type != "Conv" or node.domain or index != 0 or len(node.inputs) < 2 or node.inputs[1] is None:
+    if node.op_type != "Conv" or node.domain or index != 0 or len(node.inputs) < 2:
         return False
-    if node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET" or node.inputs[1].is_graph_input():
+    get = node.attributes
+    if get.get_int("group", 1) != 1 or set(get.get_ints("dilations", [1])) != {1}:
         return False
-    for name, wanted in _PLAIN.items():
-        if name in node.attributes and np.any(np.asarray(node.attributes[name].value) != wanted):
-            return False
-    return constant_of(node.inputs[1]) is not None
+    return get.get_string("auto_pad", "NOTSET") == "NOTSET" and constant_of(node.inputs[1]) is not None
 
 
 def _widen(graph: ir.Graph, node: ir.Node, blocks: _Blocks) -> None:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FreeSize"]
 
-#: The names of a free height and width.
-_HEIGHT, _WIDTH = "height", "width"
-
 
 @dataclass(frozen=True)
 class FreeSize(Pass):
@@ -67,7 +64,7 @@ class FreeSize(Pass):
         change = SizeFreeing(model, (value, rows), before, after)
         change.run()
         write_outputs(model, change)
-        dims[rows : rows + 2] = ir.SymbolicDim(_HEIGHT), ir.SymbolicDim(_WIDTH)
+        dims[rows : rows + 2] = ir.SymbolicDim("height"), ir.SymbolicDim("width")
         value.shape = ir.Shape(dims)
         model.metadata_props[FREE_SIZE] = f"[{old[1]}, {old[0]}, {self.stride}]"
         return True

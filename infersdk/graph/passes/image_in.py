@@ -132,8 +132,7 @@ _LINEAR = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
 
 def _stretch(build: GraphBuilder, pixels: ir.Value, size: Any, pad: float) -> ir.Value:
     lead = build("Slice", build("Shape", pixels), build.ints(0), build.ints(2))
-    resized: ir.Value = build("Resize", pixels, None, None, build("Concat", lead, size, axis=0), **_LINEAR)
-    return resized
+    return build("Resize", pixels, None, None, build("Concat", lead, size, axis=0), **_LINEAR)
 
 
 def _letterbox(build: GraphBuilder, pixels: ir.Value, size: Any, pad: float) -> ir.Value:
@@ -149,5 +148,4 @@ def _letterbox(build: GraphBuilder, pixels: ir.Value, size: Any, pad: float) -> 
     first = build("Div", border, build.ints(2))
     none = build.ints(0, 0)
     pads = build("Concat", none, first, none, build("Sub", border, first), axis=0)
-    padded: ir.Value = build("Pad", resized, pads, np.float32(pad))
-    return padded
+    return build("Pad", resized, pads, np.float32(pad))

@@ -15,13 +15,11 @@ import numpy as np
 from ...errors import UnsupportedModelError
 from ..builder import GraphBuilder
 from ..weights import constant_tensor, drop_unused_weights
-from .base import Pass
+from .base import Pass, mentions_any
 from .set_opset import at_least_opset
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from ...core.model_source import ModelSource
 
 __all__ = ["QuantizedOperators"]
 
@@ -32,9 +30,7 @@ class QuantizedOperators(Pass):
 
     name: ClassVar[str] = "quantized-operators"
     version: ClassVar[int] = 3
-
-    def concerns(self, source: ModelSource) -> bool:
-        return source.mentions(b"QLinear") or source.mentions(b"QGemm")
+    concerns = mentions_any(b"QLinear", b"QGemm")
 
     def apply(self, model: ir.Model) -> bool:
         found = _quantized(model)

@@ -6,6 +6,7 @@ OpenVINO 2026.4 removes such a pair if its scale and zero point are constants, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +14,8 @@ import numpy as np
 
 from ...errors import UnsupportedModelError
 from ..builder import GraphBuilder
-from ..weights import constant_of, constant_tensor
+from ..types import element_types
+from ..weights import constant_of
 from .base import Pass, needs_quantizers
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ class SaturatedQuantizers(Pass):
 
     def apply(self, model: ir.Model) -> bool:
         changed = False
-        found = [(graph, node, codes) for graph in model.graphs() for node in graph if (codes := _codes(node))]
+        types = element_types(model)
+        found = [(graph, node, codes) for graph in model.graphs() for node in graph if (codes := _codes(node, types))]
         for graph, node, codes in found:
             scale = constant_of(node.inputs[1])
             zero = constant_of(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1)
@@ -53,7 +56,7 @@ class SaturatedQuantizers(Pass):
         return changed
 
 
-def _codes(node: ir.Node) -> Any:
+def _codes(node: ir.Node, types: Mapping[ir.Value, ir.DataType]) -> Any:
     """The limits of the 16-bit codes of an activation that is dequantised again; None for other nodes."""
     import onnx_ir as ir
 
@@ -61,9 +64,5 @@ def _codes(node: ir.Node) -> Any:
         return None
     if all(user.op_type != "DequantizeLinear" for user in node.outputs[0].consumers()):
         return None
-    zero = node.inputs[2] if len(node.inputs) > 2 else None
-    kind: Any = node.attributes.get_int("output_dtype", 0)
-    if zero is not None:
-        kind = zero.dtype if (tensor := constant_tensor(zero)) is None else tensor.dtype
     codes = {ir.DataType.INT16: np.iinfo(np.int16), ir.DataType.UINT16: np.iinfo(np.uint16)}
-    return codes.get(kind)
+    return codes.get(types.get(node.outputs[0]))  # type: ignore[arg-type]

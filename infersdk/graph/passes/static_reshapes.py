@@ -60,9 +60,8 @@ def computed_targets(model: ir.Model) -> Iterator[tuple[ir.Node, list[int]]]:
         if node.op_type != "Reshape" or len(node.inputs) < 2 or node.attributes.get_int("allowzero", 0) != 0:
             continue
         source, target = node.inputs[0], node.inputs[1]
-        if source is None or target is None or target.is_initializer():
-            continue
-        if (maker := target.producer()) is None or maker.op_type == "Constant":
+        maker = target.producer() if target is not None else None
+        if source is None or target is None or maker is None or maker.op_type == "Constant":
             continue
         sizes = [trace.data.get(target) for trace in traces]
         shapes = [trace.shapes.get(source, ()) for trace in traces]

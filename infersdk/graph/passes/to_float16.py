@@ -24,7 +24,7 @@ from ..index_arithmetic import index_nodes
 from ..parts import inline_functions
 from ..precision import is_quantized, precision_of
 from ..types import element_types, inner_graphs, parameter_at, schema_of
-from ..weights import free_name, taken_names
+from ..weights import add_weight, constant_of, free_name, taken_names
 from ._sizes import lift_constants
 from .base import Pass
 from .name_nodes import NameNodes
@@ -233,30 +233,22 @@ class _Conversion:
         if self._types[value] == wanted:
             return value
         if (value, wanted) not in self._converted:
-            constant = value.is_initializer() and not value.is_graph_input()
-            self._converted[value, wanted] = (self._rounded if constant else self._cast)(value, wanted)
+            self._converted[value, wanted] = self._cast(value, wanted)
         return self._converted[value, wanted]
 
-    def _rounded(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
-        """Adds a float16 copy of a weight."""
-        assert value.const_value is not None
-        assert value.graph is not None
-        name = free_name(f"{value.name}_fp16", self._taken)
-        tensor = self._ir.tensor(round_to_float16(value.const_value.numpy()), name=name)
-        copy = self._ir.Value(name=tensor.name, type=self._ir.TensorType(wanted), shape=value.shape, const_value=tensor)
-        value.graph.register_initializer(copy)
-        return copy
-
     def _cast(self, value: ir.Value, wanted: ir.DataType) -> ir.Value:
+        """Adds a Cast, or a float16 copy of a weight."""
         name = free_name(f"{value.name}_{'fp16' if wanted == self._half else 'fp32'}", self._taken)
+        graph, maker = value.graph, value.producer()
+        assert graph is not None
+        if maker is None and (weight := constant_of(value)) is not None:
+            return add_weight(graph, name, round_to_float16(weight))
         output = self._ir.Value(name=name, shape=value.shape)
         if value.shape is not None or value.is_graph_output():  # a type without a shape is not valid
             output.type = self._ir.TensorType(wanted)
         cast = self._ir.node(
             "Cast", [value], {"to": int(wanted)}, outputs=[output], name=free_name(f"{name}_cast", self._taken)
         )
-        graph, maker = value.graph, value.producer()
-        assert graph is not None
         if maker is not None:
             graph.insert_after(maker, cast)
         elif len(graph):

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["UnsignedActivations"]
 
-_ZERO_POINT = "infersdk_zero_point_{}"
-
 
 @dataclass(frozen=True)
 class UnsignedActivations(Pass):
@@ -47,8 +45,8 @@ class UnsignedActivations(Pass):
                 assert before is not None
                 shifted = _signed_zero_point(before) + 128  # type: ignore[operator]
                 if shifted not in unsigned:
-                    name = _ZERO_POINT.format(shifted)
-                    unsigned[shifted] = add_weight(graph, name, np.array(shifted, np.uint8))
+                    array = np.array(shifted, np.uint8)
+                    unsigned[shifted] = add_weight(graph, f"infersdk_zero_point_{shifted}", array)
                 node.replace_input_with(2, unsigned[shifted])
             group[0].attributes.pop("output_dtype", None)  # it would repeat the type of the zero point
         for one in model.graphs():

@@ -1,9 +1,4 @@
-"""PNNX graphs (`model.pnnx.param` with `model.pnnx.bin`): reading, running with PyTorch, and conversion to ONNX.
-
-graph = PnnxGraph.read("model.pnnx.param")      # operators, operands, parameters, weights
-values = run(graph, [images])                   # the values of all operands, by PyTorch
-module = as_module(graph)                       # a torch.nn.Module
-"""
+"""PNNX graphs (`model.pnnx.param` with `model.pnnx.bin`): reading, running with PyTorch, and conversion to ONNX."""
 
 from .graph import Attribute, Operand, Operator, PnnxGraph
 from .importing import import_pnnx

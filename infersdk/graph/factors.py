@@ -116,7 +116,7 @@ def _replace_by_input(node: ir.Node, data: ir.Value) -> None:
 
 def _weights_of(conv: ir.Node) -> npt.NDArray[np.float64] | None:
     """The constant floating-point weights of a convolution; None for other nodes."""
-    if conv.op_type != "Conv" or conv.domain:
+    if conv.op_type != "Conv" or conv.domain or len(conv.inputs) < 2:
         return None
     array = constant_of(conv.inputs[1])
     if array is None or array.dtype not in (np.float32, np.float64):

@@ -697,12 +697,12 @@ def freed_in_another_thread(held):
 
 model = {str(net)!r}
 signal.signal(signal.SIGUSR1, lambda *_: print("handled", flush=True))
-first, second = core_with([]), core_with([])
+first, second = core_with({{}}), core_with({{}})
 held = [first.compile_model(model, "CPU"), first]
 del first
 freed_in_another_thread(held)
 os.kill(os.getpid(), signal.SIGUSR1)
-third = core_with([])
+third = core_with({{}})
 compiled = third.compile_model(model, "CPU")
 del second  # not the newest first
 gc.collect()

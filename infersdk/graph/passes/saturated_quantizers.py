@@ -32,7 +32,7 @@ class SaturatedQuantizers(Pass):
     """
 
     name: ClassVar[str] = "saturated-quantizers"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     concerns = needs_quantizers
 
     def apply(self, model: ir.Model) -> bool:
@@ -41,7 +41,8 @@ class SaturatedQuantizers(Pass):
         found = [(graph, node, codes) for graph in model.graphs() for node in graph if (codes := _codes(node, types))]
         for graph, node, codes in found:
             scale = constant_of(node.inputs[1])
-            zero = constant_of(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(1)
+            point = next(iter(node.inputs[2:3]), None)
+            zero = np.zeros(1) if point is None else constant_of(point)
             if scale is None or zero is None:  # OpenVINO keeps the pair
                 continue
             if scale.size != 1 or zero.size != 1:

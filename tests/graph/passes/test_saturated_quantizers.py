@@ -47,9 +47,11 @@ def test_8_bits_and_weights_stay(tmp_path: Path) -> None:
     assert prepared_model(path, [SaturatedQuantizers()]) is None
 
 
-def test_the_type_without_a_zero_point(tmp_path: Path) -> None:
+@pytest.mark.parametrize("empty", [[], [""]])
+def test_the_type_without_a_zero_point(empty: list[str], tmp_path: Path) -> None:
     kind = onnx.TensorProto.INT16
     nodes = [node("QuantizeLinear", "x s", "q", output_dtype=kind), node("DequantizeLinear", "q s", "y")]
+    nodes[0].input.extend(empty)
     ends = [value("x", [2])], [value("y", [2])]
     path = save(tmp_path / "m.onnx", nodes, *ends, {"s": np.float32(0.01)}, opset=21)
     content = prepared_model(path, [SaturatedQuantizers()])

@@ -77,24 +77,22 @@ def random_output(rng: np.random.Generator, case: Case, kind: str) -> np.ndarray
 def greedy_nms(
     boxes: np.ndarray, scores: np.ndarray, class_ids: np.ndarray | None, threshold: float, match: str = "iou"
 ) -> tuple[list[int], list[int]]:
-    """A row of the matrix of overlaps at a time: the kept boxes, and the keeper of each box."""
+    """Class by class, a row of the matrix of overlaps at a time: the kept boxes, and the keeper of each box."""
     order = np.lexsort((np.arange(len(scores)), -scores))
     classes = np.zeros(len(scores), int) if class_ids is None else np.asarray(class_ids)
-    zero = np.float32(0)
+    zero, keepers = np.float32(0), np.full(len(scores), -1)
     with np.errstate(all="ignore"):
         areas = np.maximum(zero, boxes[:, 2] - boxes[:, 0]) * np.maximum(zero, boxes[:, 3] - boxes[:, 1])
-        keepers, keep = np.full(len(scores), -1), []
-        for i in order:
-            if keepers[i] >= 0:
-                continue
-            keep.append(int(i))
-            if areas[i] == 0:  # overlaps nothing
-                keepers[i] = i
-                continue
-            w = np.maximum(zero, np.minimum(boxes[i, 2], boxes[:, 2]) - np.maximum(boxes[i, 0], boxes[:, 0]))
-            h = np.maximum(zero, np.minimum(boxes[i, 3], boxes[:, 3]) - np.maximum(boxes[i, 1], boxes[:, 1]))
-            inter = w * h
-            whole = np.minimum(areas[i], areas) if match == "smaller" else (areas[i] + areas) - inter
-            keepers[(inter > np.float32(threshold) * whole) & (classes == classes[i]) & (keepers < 0)] = i
-            keepers[i] = i
-    return keep, keepers.tolist()
+        for own in np.unique(classes):
+            rest = order[classes[order] == own]
+            while len(rest):
+                i, others = rest[0], boxes[rest]
+                w = np.maximum(zero, np.minimum(boxes[i, 2], others[:, 2]) - np.maximum(boxes[i, 0], others[:, 0]))
+                h = np.maximum(zero, np.minimum(boxes[i, 3], others[:, 3]) - np.maximum(boxes[i, 1], others[:, 1]))
+                inter, least = w * h, np.minimum(areas[i], areas[rest])
+                whole = least if match == "smaller" else (areas[i] + areas[rest]) - inter
+                taken = (inter > np.float32(threshold) * whole) & (areas[i] > 0)  # without area it overlaps nothing
+                taken[0] = True
+                keepers[rest[taken]] = i
+                rest = rest[~taken]
+    return [int(i) for i in order if keepers[i] == i], keepers.tolist()

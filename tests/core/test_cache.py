@@ -201,13 +201,6 @@ def test_least_recently_used_go_first(tmp_path: Path) -> None:
     assert {name.partition(".")[0] for name in left(tmp_path)} == {KEYS[4], KEYS[0], KEYS[3]}
 
 
-def test_what_was_just_put_stays_even_above_the_limit(tmp_path: Path) -> None:
-    cache = Cache(tmp_path, limit=10)
-    cache.put(KEYS[0], bytes(1000), **ABOUT)
-    cache.put(KEYS[1], bytes(1000), **ABOUT)
-    assert [entry.key for entry in cache.entries()] == [KEYS[1]]
-
-
 def test_the_limit_holds_at_each_entry(tmp_path: Path) -> None:
     cache = Cache(tmp_path, limit=30_000)
     for number in range(60):
@@ -342,11 +335,10 @@ def holder(cache: Cache, key: str) -> subprocess.Popen[str]:
 def test_a_maker_that_is_killed_blocks_no_other(cache: Cache) -> None:
     process = holder(cache, KEYS[0])
     (cache.folder / f".{KEYS[0]}.bin.{process.pid}.abcd.tmp").write_bytes(bytes(1000))  # half of what it was writing
-    waited: list[int] = []
     process.kill()
     process.communicate(timeout=60)
     start = time.monotonic()
-    found = cache.get_or_make(KEYS[0], lambda: (b"mine", {}), **ABOUT, waiting=lambda: waited.append(1))
+    found = cache.get_or_make(KEYS[0], lambda: (b"mine", {}), **ABOUT)
     assert found == (b"mine", {}, False)
     assert time.monotonic() - start < 10
     cache.remove(KEYS[0])

@@ -11,12 +11,7 @@ from waiting import together
 
 from infersdk import Head, MixMemory, device_count, memory_stats
 from infersdk.core._lib import check, lib, out
-from infersdk.errors import (
-    ClosedError,
-    DeviceUnavailableError,
-    InputError,
-    OutOfMemoryError,
-)
+from infersdk.errors import ClosedError, DeviceUnavailableError, InputError, OutOfMemoryError
 
 
 def test_the_host_block_is_aligned_and_at_least_as_large_as_asked_for() -> None:
@@ -123,9 +118,6 @@ def test_copies_are_refused_rather_than_made_to_share() -> None:
     for make in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="MixMemory"):
             make(memory)
-
-
-# ---- through the C interface: what the Python face does not show ----
 
 
 def test_memories_in_many_threads_balance() -> None:

@@ -212,11 +212,3 @@ def test_a_path_that_is_not_in_the_encoding_of_the_locale(tmp_path: Path) -> Non
 def test_an_address_is_no_configuration() -> None:
     assert is_configuration("inference.json")
     assert not is_configuration("hf://org/name@main/inference.json")
-
-
-def test_a_wrapper_of_bytes() -> None:
-    from infersdk.data import DETECTOR, IMAGE
-    from infersdk.models import YOLOv5
-
-    with YOLOv5(DETECTOR) as plain, YOLOv5(DETECTOR.read_bytes()) as model:
-        assert model(IMAGE).labels == plain(IMAGE).labels

@@ -15,9 +15,9 @@ import pytest
 from infersdk.core import processors
 from infersdk.core.processors import available_processors, fits_quotas, processor_digest, runtime_threads
 
-V2 = "30 23 0:26 {root} {point} rw,nosuid - cgroup2 cgroup2 rw\n"
+V2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
 V1 = """\
-33 32 0:27 {root} {point} rw - cgroup cgroup rw,cpu,cpuacct
+33 32 0:27 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
 34 32 0:28 / /sys/fs/cgroup/cpuset rw - cgroup c rw,cpuset
 """
 
@@ -47,20 +47,18 @@ def tree(root: Path, mounts: str, membership: str, **files: str) -> None:
     [("max 100000", 16), ("50000 100000", 1), ("100000 100000", 1), ("150000 100000", 2), ("999999 10000", 16)],
 )
 def test_the_quota_of_a_container_with_version_2(tmp_path: Path, quota: str, count: int) -> None:
-    mounts = V2.format(root="/", point="/sys/fs/cgroup")
-    tree(tmp_path, mounts, "0::/\n", **{"sys/fs/cgroup/cpu.max": f"{quota}\n"})
+    tree(tmp_path, V2, "0::/\n", **{"sys/fs/cgroup/cpu.max": f"{quota}\n"})
     assert available_processors() == count
     assert fits_quotas(2) == (not quota.startswith(("50000 ", "100000 ", "150000 ")))
 
 
 def test_the_smallest_quota_of_all_groups_above(tmp_path: Path) -> None:
-    mounts = V2.format(root="/", point="/sys/fs/cgroup")
     files = {
         "sys/fs/cgroup/a/cpu.max": "300000 100000",
         "sys/fs/cgroup/a/b/cpu.max": "max 100000",
         "sys/fs/cgroup/a/b/c/cpu.max": "700000 100000",
     }
-    tree(tmp_path, mounts, "0::/a/b/c\n", **files)
+    tree(tmp_path, V2, "0::/a/b/c\n", **files)
     assert available_processors() == 3
 
 
@@ -72,7 +70,7 @@ def test_the_smallest_quota_of_all_groups_above(tmp_path: Path) -> None:
 def test_version_1_as_docker_mounts_it(tmp_path: Path, mounted: str, membership: str) -> None:
     folder = "sys/fs/cgroup/cpu,cpuacct" + (membership if mounted == "/" else "")
     tree(
-        tmp_path, V1.format(root=mounted, point="/sys/fs/cgroup/cpu,cpuacct"),
+        tmp_path, V1.format(root=mounted),
         f"5:cpuset:/elsewhere\n4:cpu,cpuacct:{membership}\n0::/\n",
         **{f"{folder}/cpu.cfs_quota_us": "250000\n", f"{folder}/cpu.cfs_period_us": "100000\n"},
     )  # fmt: skip
@@ -83,11 +81,10 @@ def test_version_1_as_docker_mounts_it(tmp_path: Path, mounted: str, membership:
 
 @pytest.mark.posix
 def test_names_of_mounts_and_groups_are_any_bytes(tmp_path: Path) -> None:
-    mounts = V2.format(root="/", point="/sys/fs/cgroup")
     tree(tmp_path, "", "", **{"sys/fs/cgroup/cpu.max": "300000 100000"})
     proc = tmp_path / "proc/self"
     other = b"29 23 0:25 / /mnt/caf\xe9\x0c\xc2\x85 rw - tmpfs none rw\n"
-    proc.joinpath("mountinfo").write_bytes(other + mounts.encode())
+    proc.joinpath("mountinfo").write_bytes(other + V2.encode())
     proc.joinpath("cgroup").write_bytes(b"1:name=x:/caf\xe9\x0cgroup\n0::/\n")
     assert available_processors() == 3
 
@@ -110,8 +107,7 @@ def test_a_runtime_chooses_where_nothing_limits_the_process(monkeypatch: pytest.
 
 def test_a_runtime_has_its_threads_told_under_a_quota_as_large_as_the_machine(tmp_path: Path) -> None:
     """Its own choice would pin one thread to each processor."""
-    mounts = V2.format(root="/", point="/sys/fs/cgroup")
-    tree(tmp_path, mounts, "0::/\n", **{"sys/fs/cgroup/cpu.max": "1550000 100000"})
+    tree(tmp_path, V2, "0::/\n", **{"sys/fs/cgroup/cpu.max": "1550000 100000"})
     assert runtime_threads(0) == 16
 
 

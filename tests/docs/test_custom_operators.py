@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from docs.page_code import DOCS, ROOT, blocks
 
 import infersdk
 from infersdk import custom_ops
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-PAGE = (ROOT / "docs" / "custom-operators.md").read_text("utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def model(path: Path, op: Any, inputs: str) -> None:
@@ -29,7 +25,7 @@ def test_the_pages_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": __name__}
-    declaration, loading, shapes = BLOCKS
+    declaration, loading, shapes = (one.code for one in blocks("custom-operators.md") if one.language == "python")
     exec(declaration, names)
     model(tmp_path / "model.onnx", names["HardSwish"], "x")
     exec(loading, names)
@@ -44,10 +40,11 @@ def test_the_pages_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_the_page_names_is_there() -> None:
+    page = (DOCS / "custom-operators.md").read_text("utf-8")
     for name in ("torch_operator", "translation_table", "opset_versions", "register", "include_folder", "CFunction",
                  "CSource", "CudaSource"):  # fmt: skip
-        assert name in PAGE
+        assert name in page
         assert hasattr(custom_ops, name)
     assert (ROOT / "docs" / "custom-operators.svg").is_file()
-    assert "hard_swish_native.py" in PAGE
+    assert "hard_swish_native.py" in page
     assert (ROOT / "examples" / "custom_ops" / "hard_swish_native.py").is_file()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,20 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from docs.page_code import blocks
 
 from infersdk.errors import ConfigError
 from infersdk.models import load
 
 pytestmark = pytest.mark.assets
 pytest.importorskip("onnx")
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder with the page's `yunet.py`, on the path."""
-    page = (ROOT / "docs" / "own-model.md").read_text("utf-8")
-    (code,) = re.findall(r'```python title="yunet.py"\n(.*?)```', page, re.DOTALL)
+    (code,) = (one.code for one in blocks("own-model.md") if one.title == "yunet.py")
     assert len(code.strip().splitlines()) <= 44  # 40 of code, and the blank lines between
     assert len([line for line in code.splitlines() if line.strip()]) <= 40
     folder = tmp_path_factory.mktemp("own")

@@ -16,12 +16,7 @@ import infersdk
 import infersdk.custom_ops.loading
 from infersdk import load
 from infersdk.data import DETECTOR
-from infersdk.errors import (
-    BackendNotFoundError,
-    BackendUnavailableError,
-    ConfigError,
-    DeviceUnavailableError,
-)
+from infersdk.errors import BackendNotFoundError, BackendUnavailableError, ConfigError, DeviceUnavailableError
 from infersdk.loading import registry
 
 # A whole backend of another package: it adds one to its inputs, and its models are text files.

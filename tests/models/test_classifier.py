@@ -153,10 +153,7 @@ def with_metadata(path: Path, **entries: str) -> Path:
             {"model_info mean_values": "104 117 123", "model_info reverse_input_channels": "NO"},
             {"mean": [104, 117, 123], "std": 1, "scale": 1, "input_order": "bgr"},
         ),
-        (
-            {"scale_values": "255.0", "color_order": "BGR"},
-            {"mean": 0, "std": 255, "scale": 1, "input_order": "bgr"},
-        ),
+        ({"scale_values": "255.0", "color_order": "BGR"}, {"mean": 0, "std": 255, "scale": 1, "input_order": "bgr"}),
         ({"mean": "0.5", "std": "0.5", "input_order": "'rgb'"}, {"preset": "inception"}),
         ({"mean": "0", "std": "1", "scale": "0.1"}, {"mean": 0, "std": 1, "scale": 0.1, "input_order": "rgb"}),
         (

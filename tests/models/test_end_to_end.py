@@ -60,17 +60,9 @@ def test_yolo26_is_recognized(tmp_path: Path) -> None:
         assert type(model) is YOLOv8
 
 
-@pytest.mark.parametrize(
-    ("box", "words"),
-    [
-        ((1, 2, 3, 4, 17.0, 0), "17"),
-        ((1, 2, 3, 4, 0.5, 0.4), "whole numbers"),
-        ((1, 2, 3, 4, 0.5, 7), r"class 7 .* 2 names"),
-    ],
-)
-def test_values_of_another_family_are_refused(tmp_path: Path, box: tuple[float, ...], words: str) -> None:
-    path = head_model(tmp_path / "m.onnx", [rows(box)], {"names": "{0: 'cat', 1: 'dog'}"})
-    with EndToEnd(path) as model, pytest.raises(UnsupportedModelError, match=words):
+def test_a_class_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = head_model(tmp_path / "m.onnx", [rows((1, 2, 3, 4, 0.5, 7))], {"names": "{0: 'cat', 1: 'dog'}"})
+    with EndToEnd(path) as model, pytest.raises(UnsupportedModelError, match=r"class 7 .* 2 names"):
         model(IMAGE)
 
 

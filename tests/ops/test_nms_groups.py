@@ -36,13 +36,6 @@ def test_groups_equal_the_reference(
                 assert (keep.tolist(), keepers.tolist()) == expected
 
 
-def test_iou_keeps_what_nms_keeps(rng: np.random.Generator) -> None:
-    boxes, scores = crowd(rng, 2000, 60), rng.random(2000).astype(F)
-    keep, keepers = nms_groups(boxes, scores, threshold=0.45, match="iou")
-    np.testing.assert_array_equal(keep, nms(boxes, scores, iou=0.45))
-    assert set(keepers.tolist()) == set(keep.tolist())
-
-
 def test_a_box_that_was_cut_belongs_to_the_whole_one() -> None:
     boxes = [[0, 0, 100, 40], [70, 0, 100, 40], [0, 60, 10, 80]]
     assert nms_groups(boxes, [0.9, 0.8, 0.7])[1].tolist() == [0, 0, 2]

@@ -1,4 +1,4 @@
-"""The futures of requests keep the contract of `concurrent.futures.Future`: each test runs with both."""
+"""The futures of requests keep the contract of `concurrent.futures.Future`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from infersdk.pipeline.request import RequestFuture, wake_waiters, wakes_in_turn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Make = Callable[[], Future[Any]]
-
 LONG = 30.0
 
 
@@ -30,11 +28,6 @@ class OfNoRequest(RequestFuture):
     """It is cancelled, and begins, as any future."""
 
     cancel, running = Future.cancel, Future.running  # type: ignore[assignment]
-
-
-@pytest.fixture(params=[Future, OfNoRequest])
-def make(request: pytest.FixtureRequest) -> Make:
-    return request.param  # type: ignore[no-any-return]
 
 
 def after(seconds: float, action: Callable[..., object], *arguments: Any) -> threading.Thread:
@@ -52,8 +45,8 @@ def threads() -> Iterator[list[threading.Thread]]:
         assert not thread.is_alive()
 
 
-def test_who_waits_too_long(make: Make) -> None:
-    future = make()
+def test_who_waits_too_long() -> None:
+    future = OfNoRequest()
     for timeout in (0, -1, 0.01):
         for ask in (future.result, future.exception):
             with pytest.raises(futures.TimeoutError):
@@ -63,8 +56,8 @@ def test_who_waits_too_long(make: Make) -> None:
 
 
 @pytest.mark.parametrize("end", ["set_result", "set_exception", "cancel"])
-def test_all_threads_that_wait_come_back(make: Make, threads: list[threading.Thread], end: str) -> None:
-    future, seen = make(), list[Any]()
+def test_all_threads_that_wait_come_back(threads: list[threading.Thread], end: str) -> None:
+    future, seen = OfNoRequest(), list[Any]()
 
     def work() -> None:
         try:
@@ -82,8 +75,8 @@ def test_all_threads_that_wait_come_back(make: Make, threads: list[threading.Thr
     assert seen == [{"set_result": 3, "set_exception": OSError, "cancel": futures.CancelledError}[end]] * 5
 
 
-def test_callbacks_run_once_in_order_and_whatever_one_raises(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    future, called = make(), list[Any]()
+def test_callbacks_run_once_in_order_and_whatever_one_raises(caplog: pytest.LogCaptureFixture) -> None:
+    future, called = OfNoRequest(), list[Any]()
 
     def fails(_: Future[Any]) -> None:
         raise ValueError("from the callback")
@@ -100,8 +93,8 @@ def test_callbacks_run_once_in_order_and_whatever_one_raises(make: Make, caplog:
     assert future.result() == 7
 
 
-def test_a_callback_may_ask_and_add_another(make: Make) -> None:
-    future, called = make(), list[Any]()
+def test_a_callback_may_ask_and_add_another() -> None:
+    future, called = OfNoRequest(), list[Any]()
 
     def first(f: Future[Any]) -> None:
         called.append(f.result(0))
@@ -113,9 +106,9 @@ def test_a_callback_may_ask_and_add_another(make: Make) -> None:
 
 
 @pytest.mark.usefixtures("no_garbage_collector")
-def test_a_raised_exception_is_in_no_cycle(make: Make) -> None:
+def test_a_raised_exception_is_in_no_cycle() -> None:
     """Who asks for the result of a failed request does not keep its image alive until the garbage is collected."""
-    future = make()
+    future = OfNoRequest()
     future.set_exception(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         future.result()
@@ -151,8 +144,8 @@ def test_an_exception_whose_truth_value_is_false_is_raised() -> None:
         future.result(LONG)
 
 
-def test_wait(make: Make, threads: list[threading.Thread]) -> None:
-    ended, failed, cancelled, pending, late = (make() for _ in range(5))
+def test_wait(threads: list[threading.Thread]) -> None:
+    ended, failed, cancelled, pending, late = (OfNoRequest() for _ in range(5))
     ended.set_result(1)
     failed.set_exception(OSError())
     cancelled.cancel()
@@ -168,28 +161,28 @@ def test_wait(make: Make, threads: list[threading.Thread]) -> None:
     assert not futures.wait(everything, LONG).not_done
 
 
-def test_wait_for_one_that_is_cancelled(make: Make, threads: list[threading.Thread]) -> None:
+def test_wait_for_one_that_is_cancelled(threads: list[threading.Thread]) -> None:
     """It counts once `set_running_or_notify_cancel()` has seen it, as in an executor."""
-    future = make()
+    future = OfNoRequest()
     future.cancel()
     assert futures.wait([future], 0.01).not_done == {future}
     threads.append(after(0.01, future.set_running_or_notify_cancel))
     assert futures.wait([future], LONG).done == {future}
 
 
-def test_as_completed(make: Make, threads: list[threading.Thread]) -> None:
-    several = [make() for _ in range(4)]
+def test_as_completed(threads: list[threading.Thread]) -> None:
+    several = [OfNoRequest() for _ in range(4)]
     several[2].set_result(2)
     for i in (3, 0, 1):
         threads.append(after(0.02 * (1 + i), several[i].set_result, i))
     assert [future.result(0) for future in futures.as_completed(several, LONG)] == [2, 0, 1, 3]
     with pytest.raises(futures.TimeoutError):
-        list(futures.as_completed([make()], 0.01))
+        list(futures.as_completed([OfNoRequest()], 0.01))
 
 
 @pytest.mark.parametrize("end", ["set_result", "set_exception", "cancel"])
-def test_asyncio_wraps_it(make: Make, threads: list[threading.Thread], end: str) -> None:
-    future = make()
+def test_asyncio_wraps_it(threads: list[threading.Thread], end: str) -> None:
+    future = OfNoRequest()
 
     async def main() -> Any:
         arguments = {"set_result": (3,), "set_exception": (OSError("a"),), "cancel": ()}[end]
@@ -202,8 +195,8 @@ def test_asyncio_wraps_it(make: Make, threads: list[threading.Thread], end: str)
     assert asyncio.run(main()) == {"set_result": 3, "set_exception": OSError, "cancel": asyncio.CancelledError}[end]
 
 
-def test_asyncio_cancels_it(make: Make) -> None:
-    future = make()
+def test_asyncio_cancels_it() -> None:
+    future = OfNoRequest()
 
     async def main() -> None:
         with pytest.raises(asyncio.TimeoutError):
@@ -226,9 +219,9 @@ def switching() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("switching")
-def test_of_threads_that_end_it_one_wins(make: Make) -> None:
+def test_of_threads_that_end_it_one_wins() -> None:
     """Each future ends once, and its callback runs once."""
-    several, called = [make() for _ in range(300)], list[Future[Any]]()
+    several, called = [OfNoRequest() for _ in range(300)], list[Future[Any]]()
     barrier, won = threading.Barrier(4), list[Future[Any]]()
 
     def work(action: Callable[[Future[Any]], Any]) -> None:
@@ -250,11 +243,11 @@ def test_of_threads_that_end_it_one_wins(make: Make) -> None:
 
 
 @pytest.mark.usefixtures("switching")
-def test_no_end_is_overlooked(make: Make) -> None:
+def test_no_end_is_overlooked() -> None:
     """Threads wait by all means while another one ends the futures: all of them come back, and none too early."""
     rng = random.Random(5)
     for _ in range(12):
-        several = [make() for _ in range(60)]
+        several = [OfNoRequest() for _ in range(60)]
 
         def wait_for_all(several: list[Future[Any]] = several) -> bool:
             return not futures.wait(several, LONG).not_done

@@ -61,12 +61,6 @@ def test_one_request_leaves_after_the_delay(model: Squares) -> None:
     assert stats.queue.max <= stats.total.max
 
 
-def test_a_full_batch_leaves_at_once(model: Squares) -> None:
-    with Pipeline(model, max_delay=LONG) as pipeline:
-        assert [f.result(LONG) for f in pipeline.submit_many(range(4))] == [0, 1, 4, 9]
-        assert pipeline.stats().batch_sizes == {4: 1}
-
-
 def test_while_a_batch_runs_the_next_one_fills(model: Squares) -> None:
     model.hold()
     with Pipeline(model, max_delay=0) as pipeline:
@@ -437,20 +431,6 @@ def test_close_runs_what_was_taken_in(model: Squares) -> None:
     pipeline.close()
     with pytest.raises(ClosedError, match="the pipeline of Squares was closed"):
         pipeline.submit(1)
-    consistent(pipeline.stats())
-
-
-def test_close_without_draining(model: Squares) -> None:
-    model.hold()
-    pipeline = Pipeline(model, max_delay=0, slots=8)
-    running = pipeline.submit(1)
-    begun(model)
-    placed = pipeline.submit_many([2, 3])
-    model.go.set()
-    # The run ends by itself; a request that has not left by then ends in ClosedError.
-    pipeline.close(drain=False)
-    assert running.result(0) == 1
-    assert all(f.done() for f in placed)
     consistent(pipeline.stats())
 
 

@@ -81,8 +81,7 @@ def assert_held_back(reader: Any, chunks: list[bytes], held: int, options: Mappi
 
 
 @pytest.mark.parametrize(
-    ("lengths", "options", "held"),
-    [(False, {}, 2), (True, {}, 1), (False, WHOLE_PACKETS, 1), (True, WHOLE_PACKETS, 0)],
+    ("lengths", "options", "held"), [(False, {}, 2), (True, {}, 1), (False, WHOLE_PACKETS, 1), (True, WHOLE_PACKETS, 0)]
 )
 @pytest.mark.parametrize("reader", READERS)
 def test_mpeg_ts(reader: Any, lengths: bool, options: Mapping[str, str], held: int, video: Path) -> None:

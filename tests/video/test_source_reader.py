@@ -22,11 +22,6 @@ from infersdk.video import VideoReader, VideoWriter
 from infersdk.video.source_reader import Clock, Decoded
 
 
-def times(start: int | None, fps: float | None, given: list[float | None]) -> list[float]:
-    clock = Clock(SimpleNamespace(start_time=start, time_base=Fraction(1, 1000)), fps)
-    return [clock.time_of(time) for time in given]
-
-
 @pytest.mark.parametrize(
     ("start", "fps", "given", "expected"),
     [
@@ -43,7 +38,8 @@ def times(start: int | None, fps: float | None, given: list[float | None]) -> li
     ],
 )
 def test_times(start: int | None, fps: float | None, given: list[float | None], expected: list[float]) -> None:
-    assert times(start, fps, given) == pytest.approx(expected)
+    clock = Clock(SimpleNamespace(start_time=start, time_base=Fraction(1, 1000)), fps)
+    assert [clock.time_of(time) for time in given] == pytest.approx(expected)
 
 
 def test_what_is_counted() -> None:

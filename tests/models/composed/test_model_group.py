@@ -90,6 +90,7 @@ class CountingFile(io.BytesIO):
 
 
 def test_every_model_has_its_result(group: ModelGroup) -> None:
+    assert "detector=<YOLOv8" in repr(group)
     check(group(IMAGE))
     check(group.submit(IMAGE).result(30))
     for result in group.map([IMAGE] * 11):
@@ -249,16 +250,6 @@ def test_map_ends_when_all_is_taken_back(files: dict[str, Path]) -> None:
         with pytest.raises(ClosedError):
             next(group.map([IMAGE]))
         closing.join()
-
-
-def test_models_of_a_configuration(files: dict[str, Path]) -> None:
-    tables = {
-        "detector": {"type": "yolov8", "path": str(files["detector"])},
-        "classes": {"type": "classifier", "path": str(files["classes"])},
-    }
-    with ModelGroup(**create({"models": tables})) as group:
-        check(group(IMAGE))
-        assert "detector=<YOLOv8" in repr(group)
 
 
 def test_wrong_groups(files: dict[str, Path]) -> None:

@@ -266,8 +266,7 @@ def cut_in_two(**columns: dict[str, object]) -> tuple[list[Detections], list[tup
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
-    [("nms", [45, 12, 80, 32]), ("union", [40, 10, 80, 32]), ("weighted", None)],
+    ("kind", "expected"), [("nms", [45, 12, 80, 32]), ("union", [40, 10, 80, 32]), ("weighted", None)]
 )
 def test_boxes_that_match_become_one(kind: str, expected: list[float] | None) -> None:
     parts, offsets = cut_in_two()

@@ -204,11 +204,6 @@ def test_boxes_without_what_the_crop_needs(crop: Any, what: str) -> None:
         assert len(two(np.zeros((32, 32, 3), np.uint8))) == 0
 
 
-def test_a_detector_that_fails_fails_the_image(two: TwoStage) -> None:
-    with pytest.raises(Exception, match="conf"):
-        two.submit(IMAGE, conf="high").result(60)
-
-
 def test_cancelling_reaches_the_second_model() -> None:
     detector = models.YOLOv5(DETECTOR, threads=1)
     second = models.Classifier(CLASSIFIER, threads=1, **CLASSIFIER_SETTINGS)

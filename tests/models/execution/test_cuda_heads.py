@@ -9,16 +9,7 @@ import numpy as np
 import pytest
 from head_models import head_model
 
-from infersdk.models import (
-    DETR,
-    RTDETR,
-    Embedder,
-    SemanticSegmentation,
-    TwinLiteNet,
-    VisionModel,
-    YOLOv8OBB,
-    YuNet,
-)
+from infersdk.models import DETR, RTDETR, Embedder, SemanticSegmentation, TwinLiteNet, VisionModel, YOLOv8OBB, YuNet
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("tensorrt_rtx_bindings")

@@ -116,7 +116,7 @@ def rewire(graph: ir.Graph, before: Sequence[ir.Value], after: Sequence[ir.Value
 
 
 def with_makers(graph: ir.Graph, nodes: Iterable[ir.Node]) -> set[ir.Node]:
-    """Nodes of a sorted graph and all nodes that they depend on."""
+    """Nodes of a sorted graph and all nodes whose outputs reach their inputs; subgraphs are not searched."""
     result = set(nodes)
     for node in reversed(graph):
         if not result.isdisjoint(node.successors()):

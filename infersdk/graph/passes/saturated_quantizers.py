@@ -6,7 +6,6 @@ OpenVINO 2026.4 removes such a pair if its scale and zero point are constants, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,8 +13,7 @@ import numpy as np
 
 from ...errors import UnsupportedModelError
 from ..builder import GraphBuilder
-from ..types import element_types
-from ..weights import constant_of
+from ..weights import constant_of, constant_tensor
 from .base import Pass, needs_quantizers
 
 if TYPE_CHECKING:
@@ -37,8 +35,7 @@ class SaturatedQuantizers(Pass):
 
     def apply(self, model: ir.Model) -> bool:
         changed = False
-        types = element_types(model)
-        found = [(graph, node, codes) for graph in model.graphs() for node in graph if (codes := _codes(node, types))]
+        found = [(graph, node, codes) for graph in model.graphs() for node in graph if (codes := _codes(node))]
         for graph, node, codes in found:
             scale = constant_of(node.inputs[1])
             point = next(iter(node.inputs[2:3]), None)
@@ -57,7 +54,7 @@ class SaturatedQuantizers(Pass):
         return changed
 
 
-def _codes(node: ir.Node, types: Mapping[ir.Value, ir.DataType]) -> Any:
+def _codes(node: ir.Node) -> Any:
     """The limits of the 16-bit codes of an activation that is dequantised again; None for other nodes."""
     import onnx_ir as ir
 
@@ -65,5 +62,9 @@ def _codes(node: ir.Node, types: Mapping[ir.Value, ir.DataType]) -> Any:
         return None
     if all(user.op_type != "DequantizeLinear" for user in node.outputs[0].consumers()):
         return None
+    zero = node.inputs[2] if len(node.inputs) > 2 else None
+    kind: Any = node.attributes.get_int("output_dtype", 0)
+    if zero is not None:
+        kind = zero.dtype if (tensor := constant_tensor(zero)) is None else tensor.dtype
     codes = {ir.DataType.INT16: np.iinfo(np.int16), ir.DataType.UINT16: np.iinfo(np.uint16)}
-    return codes.get(types.get(node.outputs[0]))  # type: ignore[arg-type]
+    return codes.get(kind)

@@ -18,17 +18,19 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 
-def graph(path: Path, zero: Any, scale: Any = 0.01, *, opset: int = 21) -> Path:
+def graph(path: Path, zero: Any, scale: Any = 0.01, *, opset: int = 21, domain: str = "") -> Path:
     """x quantised and back."""
-    nodes = [node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q s z", "y")]
+    nodes = [node("QuantizeLinear", "x s z", "q", domain=domain), node("DequantizeLinear", "q s z", "y", domain=domain)]
     weights = {"s": np.asarray(scale, np.float32), "z": zero}
-    return save(path, nodes, [value("x", [2, 3])], [value("y", [2, 3])], weights, opset=opset)
+    ends = [value("x", [2, 3])], [value("y", [2, 3])]
+    return save(path, nodes, *ends, weights, opset=opset, domains={"com.microsoft": 1})
 
 
+@pytest.mark.parametrize(("opset", "domain"), [(21, ""), (17, "com.microsoft")])
 @pytest.mark.parametrize("zero", [np.int16(-32768), np.int16(7), np.uint16(0), np.uint16(65535)])
-def test_openvino_clips(zero: Any, tmp_path: Path) -> None:
+def test_openvino_clips(zero: Any, opset: int, domain: str, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
-    path = graph(tmp_path / "m.onnx", np.asarray(zero))
+    path = graph(tmp_path / "m.onnx", np.asarray(zero), opset=opset, domain=domain)
     content = prepared_model(path, [SaturatedQuantizers()])
     assert content is not None
     x = np.array([[-5, 5, 0.014], [-1000, 1000, -0.006]], np.float32)

@@ -230,7 +230,7 @@ def test_classifier(assets: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "given"), [(Classifier, "squeezenet1.1.onnx", {"preset": "caffe"}), (YOLOv5, "yolov5s.onnx", {})]
+    ("kind", "name", "given"), [(Classifier, "squeezenet1.1.onnx", {"preset": "caffe"}), (YOLOv5, "yolov5n.onnx", {})]
 )
 def test_pillow_filters_resize_images_of_the_device_on_the_host(
     kind: Any, name: str, given: dict[str, Any], assets: Path

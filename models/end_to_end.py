@@ -81,11 +81,11 @@ class EndToEnd(RowDetector):
         name = self._output
         output = outputs[name]
         check_floats(name, output)
-        check_scores(output[..., 4])
-        boxes = output[output[..., 4] > 0]  # rows of padding have no score
-        self.verify_boxes(boxes)
-        classes = boxes[:, 5].astype(np.float64)
-        if not (np.abs(classes - np.rint(classes)) <= TOLERANCE).all() or (classes < -TOLERANCE).any():
+        scores, classes = output[..., 4], output[..., 5].astype(np.float64)
+        check_scores(scores)
+        self.verify_boxes(output[scores > 0])
+        negative = classes[scores > 0] < -TOLERANCE  # rows of padding may have class -1
+        if not (np.abs(classes - np.rint(classes)) <= TOLERANCE).all() or negative.any():
             raise UnsupportedModelError("its classes are not whole numbers from 0 in its first run")
         if self.class_names and (highest := classes.max(initial=0)) > len(self.class_names) - 1 + TOLERANCE:
             raise UnsupportedModelError(

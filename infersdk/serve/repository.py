@@ -234,12 +234,12 @@ class Repository:
                     await loop.run_in_executor(self._loader, endpoint.verify_samples)
 
     async def remove(self, name: str) -> None:
-        """Removes a model. Running requests finish normally."""
+        """Removes a model. Its requests have `drain` seconds to finish."""
         await self.unload(name)
         del self.models[name]
 
     async def unload(self, name: str) -> None:
-        """Unloads a model. Running requests finish normally."""
+        """Unloads a model. Its requests have `drain` seconds to finish."""
         if (entry := self.models.get(name)) is None:
             raise RequestError(f"failed to unload {name!r}: the configuration has no such model", Status.NOT_FOUND)
         endpoints = list(entry.versions.values())

@@ -100,7 +100,7 @@ class InferenceService:
         return {
             "name": name,
             "backend": endpoint.platform,
-            "version_policy": {"latest": {"num_versions": 1}},
+            "version_policy": {"latest": {"num_versions": len(self.repository.models[name].versions)}},
             "max_batch_size": endpoint.pipeline.max_batch if batched else 0,
             "input": [info.config(batched) for info in endpoint.inputs],
             "output": [info.config(batched) for info in endpoint.outputs],

@@ -135,6 +135,8 @@ def test_versions(run: Callable[..., Any], config: Path, tmp_path: Path) -> None
     assert factor(server) == 1
     assert [factor(server, version=n) for n in ("2", "9", str(last))] == [2, 9, 1]
     assert ask(server.http_port, "/v2/models/times").json()["versions"] == ["2", str(last), "9"]
+    policy = ask(server.http_port, "/v2/models/times/config").json()["version_policy"]
+    assert policy == {"latest": {"num_versions": 3}}
     assert len(ask(server.http_port, "/v2/models/times/stats").json()["model_stats"]) == 3
     answer = ask(server.http_port, "/v2/models/times/versions/3/infer", {"inputs": []})
     assert (answer.status, f"its versions are 2, {last}, 9" in answer.json()["error"]) == (404, True)

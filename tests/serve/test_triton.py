@@ -127,6 +127,27 @@ def test_a_body_that_is_the_input(server: Any, triton: Ports) -> None:
     assert ours.body[length:] == theirs.body[length:]
 
 
+def test_answers_of_a_stream(server: Any, triton: Ports) -> None:
+    import grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    requests = []
+    for name, content in (("good", bytes(16)), ("short", b"123"), ("", bytes(16))):
+        requests.append(
+            service_pb2.ModelInferRequest(model_name="identity_FP32", id=name, raw_input_contents=[content])
+        )
+        requests[-1].inputs.add(name="INPUT0", datatype="FP32", shape=[1, 4])
+    found = []
+    for port in (server.grpc_port, triton.grpc_port):
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            answers = list(service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter(requests)))
+        found.append([
+            (one.infer_response.id, bool(one.error_message), str(dict(one.infer_response.parameters)))
+            for one in answers
+        ])  # fmt: skip
+    assert sorted(found[0]) == sorted(found[1])
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_shared_memory(server: Any, triton: Ports, protocol: str) -> None:
     import tritonclient.utils.shared_memory as shm

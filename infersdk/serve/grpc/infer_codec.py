@@ -37,11 +37,11 @@ _LONGEST_HEAD, _LEAST_NBYTES = 4 << 20, 64
 _LENGTH_DELIMITED, _RAW_INPUT_CONTENTS = 2, 7
 
 
-def read_request(message: bytes, service: InferenceService, remaining: float | None) -> tuple[InferRequest, bool]:
+def read_request(
+    message: bytes, service: InferenceService, remaining: float | None, notes: dict[str, Any]
+) -> InferRequest:
     """Parses an encoded `ModelInferRequest`, `remaining` seconds before the deadline of the call. It is thread-safe.
-
-    Returns:
-        The request, and whether its response has the parameter `triton_final_response`.
+    `notes` gets `model` and `id`, of refused requests too.
     """
     if len(message) > _LONGEST_HEAD:
         _check_head(message)
@@ -49,10 +49,11 @@ def read_request(message: bytes, service: InferenceService, remaining: float | N
         parsed = service_pb2.ModelInferRequest.FromString(message)
     except DecodeError:
         raise _damaged() from None
+    notes |= {"model": parsed.model_name, "id": parsed.id}
     if len(parsed.outputs) > _MOST_TENSORS:
         raise RequestError(f"a request has at most {_MOST_TENSORS:,} outputs, not {len(parsed.outputs):,}")
     parameters = _parameter_values(parsed.parameters)
-    marks_end = bool(parameters.pop("triton_enable_empty_final_response", False))
+    parameters.pop("triton_enable_empty_final_response", None)  # the final response is never empty
     deadline, priority = request_timing(parameters, service.settings.default_deadline)
     if remaining is not None:
         deadline = min(remaining, MOST_SECONDS if deadline is None else deadline)
@@ -60,10 +61,9 @@ def read_request(message: bytes, service: InferenceService, remaining: float | N
     outputs = [
         RequestedOutput.of(one.name, _parameter_values(one.parameters), service.regions) for one in parsed.outputs
     ] or None
-    request = InferRequest(
+    return InferRequest(
         parsed.model_name, parsed.model_version, parsed.id, inputs, outputs, parameters, deadline, priority
     )
-    return request, marks_end
 
 
 def _check_head(message: bytes) -> None:
@@ -169,11 +169,9 @@ def _parameter_values(parameters: Any) -> dict[str, Any]:
     return values
 
 
-def response_message(response: InferResponse, *, marks_end: bool) -> Any:
-    """A response as `ModelInferResponse`, perhaps with the parameter `triton_final_response`."""
+def response_message(response: InferResponse) -> Any:
+    """A response as `ModelInferResponse`."""
     message = service_pb2.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
-    if marks_end:
-        message.parameters["triton_final_response"].bool_param = True
     for name, array in response.outputs.items():
         message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
         # Clients find contents by position, so an output in shared memory has empty contents.

@@ -164,23 +164,19 @@ class _Calls:
         return result
 
     async def _run(
-        self,
-        message: bytes,
-        remaining: float | None,
-        notes: dict[str, Any],
-        wrap: Callable[[Any], Any] = lambda response: response,
+        self, message: bytes, remaining: float | None, notes: dict[str, Any], *, streamed: bool = False
     ) -> bytes:
-        """The encoded response to an encoded request.
-
-        Args:
-            notes: gets fields of the access log.
-            wrap: converts the `ModelInferResponse` to the message to send.
+        """The encoded response to an encoded request, as a call or a stream has it. `notes` gets fields of the access
+        log.
         """
         large = len(message) > _QUICK_NBYTES
-        request, marks_end = await in_worker(read_request, message, self._service, remaining, when=large)
-        notes |= {"model": request.model, "id": request.id}
+        request = await in_worker(read_request, message, self._service, remaining, notes, when=large)
         async with self._service.infer(request) as response:
-            encoded: bytes = wrap(response_message(response, marks_end=marks_end)).SerializeToString()
+            answer = response_message(response)
+            if streamed:
+                answer.parameters["triton_final_response"].bool_param = True  # as Triton's: a request has one response
+                answer = service_pb2.ModelStreamInferResponse(infer_response=answer)
+            encoded: bytes = answer.SerializeToString()
         notes["sent"] = len(encoded)
         return encoded
 
@@ -252,9 +248,7 @@ class _Calls:
 
     async def _stream_answer(self, message: bytes, context: Any) -> bytes:
         notes: dict[str, Any] = {"received": len(message)}
-        run = self._run(
-            message, None, notes, lambda answer: service_pb2.ModelStreamInferResponse(infer_response=answer)
-        )
+        run = self._run(message, None, notes, streamed=True)
         result, refused = await self._recorded("ModelStreamInfer", context, run, notes)
         if refused is not None:
             answer = service_pb2.ModelStreamInferResponse(error_message=refused.message)

@@ -156,7 +156,9 @@ def _too_many(count: int, limit: int) -> RequestError:
 
 
 def _raw_request(body: bytes, model: str, version: str, service: InferenceService) -> InferRequest:
-    """Takes the body as the first input: one element of BYTES, or a tensor with at most one dynamic dimension."""
+    """Takes the body as the first input: one element of BYTES, or a tensor with at most one dynamic dimension behind
+    the first one, which is 1.
+    """
     infos = service.repository.find(model, version).inputs
     if not infos:
         raise RequestError(f"model {model!r} has no inputs, so the body cannot be its first; send a request with JSON")

@@ -139,11 +139,22 @@ def test_a_stream_answers_in_order_and_survives_errors(grpc: Any) -> None:
         grpc.stop_stream()
 
 
-def test_the_final_response_of_a_stream_says_that_it_is_it(grpc: Any) -> None:
+def test_errors_of_a_stream_have_the_id_of_their_request(stub: Any) -> None:
+    request = pb.ModelInferRequest(model_name="identity_FP32", id="7", raw_input_contents=[b"123"])
+    request.inputs.add(name="INPUT0", datatype="FP32", shape=[1, 4])
+    (answer,) = stub.ModelStreamInfer(iter([request]))
+    assert "has 16 bytes, and 3 were given" in answer.error_message
+    assert answer.infer_response.id == "7"
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_final_response_of_a_stream_says_that_it_is_it(grpc: Any, asked: bool) -> None:
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     grpc.start_stream(callback=lambda result, error: answers.put((result, error)))
     x = np.zeros((1, 4), np.float32)
-    grpc.async_stream_infer("identity_FP32", inputs_of("grpc", {"INPUT0": x}, "FP32"), enable_empty_final_response=True)
+    grpc.async_stream_infer(
+        "identity_FP32", inputs_of("grpc", {"INPUT0": x}, "FP32"), enable_empty_final_response=asked
+    )
     result, error = answers.get(timeout=30)
     grpc.stop_stream()
     assert error is None

@@ -48,7 +48,7 @@ def test_the_sooner_of_two_deadlines_counts(service: Any, own: float | None, rem
     message = request()
     if own is not None:
         message.parameters["deadline"].double_param = own
-    assert read_request(message.SerializeToString(), service, remaining)[0].deadline == expected
+    assert read_request(message.SerializeToString(), service, remaining, {}).deadline == expected
 
 
 def test_parameters_go_to_the_model_to_the_queue_and_to_the_stream(service: Any) -> None:
@@ -58,10 +58,11 @@ def test_parameters_go_to_the_model_to_the_queue_and_to_the_stream(service: Any)
     message.parameters["priority"].int64_param = 3
     message.parameters["triton_nonesuch"].bool_param = True
     message.parameters["triton_enable_empty_final_response"].bool_param = True
-    read, marks_end = read_request(message.SerializeToString(), service, None)
+    notes: dict[str, Any] = {}
+    read = read_request(message.SerializeToString(), service, None, notes)
     assert read.parameters == {"conf": 0.5, "triton_nonesuch": True}  # the model refuses unknown ones
     assert (read.priority, read.inputs["a"].tobytes()) == (3, b"\1\2")
-    assert marks_end
+    assert notes == {"model": read.model, "id": "7"}
 
 
 def test_wrong_requests_are_refused(service: Any) -> None:
@@ -75,7 +76,7 @@ def test_wrong_requests_are_refused(service: Any) -> None:
         (classes, "classification is a number of classes, not -1"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=text) as caught:
-            read_request(message.SerializeToString(), service, None)
+            read_request(message.SerializeToString(), service, None, {})
         assert caught.value.status is Status.INVALID
 
 
@@ -99,14 +100,14 @@ def field(number: int, content: bytes) -> bytes:
 )
 def test_messages_of_many_parts_are_refused(service: Any, message: bytes, status: Status, text: str) -> None:
     with pytest.raises(RequestError, match=text) as caught:
-        read_request(message, service, None)
+        read_request(message, service, None, {})
     assert caught.value.status is status
 
 
 def test_empty_parts_count(service: Any) -> None:
     message = request(raw_input_contents=[bytes(5 << 20)]).SerializeToString() + field(5, b"") * 100_000
     with pytest.raises(RequestError, match="each of its fields counts as 64 or more") as caught:
-        read_request(message, service, None)
+        read_request(message, service, None, {})
     assert caught.value.status is Status.TOO_LARGE
 
 
@@ -117,7 +118,7 @@ def test_many_elements_are_refused(service: Any, as_raw: bool) -> None:
     if not as_raw:
         one.contents.int_contents.extend([1] * 200_000)
     with pytest.raises(RequestError, match="200,000 elements of BYTES and typed contents") as caught:
-        read_request(message.SerializeToString(), service, None)
+        read_request(message.SerializeToString(), service, None, {})
     assert caught.value.status is Status.TOO_LARGE
 
 
@@ -127,11 +128,11 @@ def test_deadlines_that_are_none(service: Any, value: Any) -> None:
     kinds = {float: "double_param", int: "int64_param", str: "string_param", bool: "bool_param"}
     setattr(message.parameters["deadline"], kinds[type(value)], value)
     with pytest.raises(RequestError, match="parameter deadline is a number of seconds from 0 to 1,000,000"):
-        read_request(message.SerializeToString(), service, None)
+        read_request(message.SerializeToString(), service, None, {})
 
 
 def test_a_call_whose_own_deadline_is_far_away(service: Any) -> None:
-    read, _ = read_request(request().SerializeToString(), service, 1e12)
+    read = read_request(request().SerializeToString(), service, 1e12, {})
     assert read.deadline == 1_000_000
 
 
@@ -141,4 +142,4 @@ def test_damaged_messages_are_refused(data: bytes) -> None:
     service: Any = Service()
     for message in (data, data + bytes(5 << 20), bytes(5 << 20) + data):
         with contextlib.suppress(RequestError):
-            read_request(message, service, None)
+            read_request(message, service, None, {})

@@ -66,9 +66,8 @@ class Detector(VisionModel[Detections]):
         **columns: Any,
     ) -> Detections:
         """The result of an image from boxes (N, 4) in pixels of the canvas."""
-        points = geometry.to_source(xyxy.reshape(-1, 2))  # float64: some of them may be infinite as float32
         return Detections.of(
-            np.clip(points, 0, geometry.source).reshape(-1, 4),
+            geometry.to_source(xyxy.reshape(-1, 2)).reshape(-1, 4),
             scores,
             classes,
             names=self.class_names or self._usual_names,

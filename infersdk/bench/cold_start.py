@@ -51,6 +51,7 @@ def cold_start(order: dict[str, Any], timeout: float) -> dict[str, float]:
     Args:
         order: `model`, `type` (of the wrapper, or `"arrays"`), `wrapper` (its settings), `arguments` and `options` of
             loading, and `image`, or for arrays `batch` and `shapes`.
+        timeout: in seconds.
 
     Returns:
         Seconds by stage.

@@ -47,6 +47,9 @@ class Server:
         pipeline, items: the pipeline, and the items of the requests in order.
         bound: the latency in seconds that 99 % of the requests must keep.
         clock, sleep: the time, for tests.
+
+    Attributes:
+        rate: requests a second.
     """
 
     def __init__(

@@ -49,6 +49,7 @@ class WorkerProcess:
 
     Args:
         folder: for temporary files. It is removed when the worker has ended.
+        timeout: seconds that a step may take.
         end_time: of all processes, by `time.monotonic()`; None: they have all the time.
     """
 

@@ -161,7 +161,8 @@ class Detections(Rows[Detection]):
                 is not two whole numbers from 1.
             InputError: `names` is no list; or a column is wrong, see `with_columns()`.
         """
-        boxes, values = as_numbers("xyxy", xyxy, np.float32), as_numbers("scores", scores, np.float32)
+        # float64: finite edges that are far outside may be infinite as float32, until they are clipped.
+        boxes, values = as_numbers("xyxy", xyxy, np.float64), as_numbers("scores", scores, np.float32)
         boxes = boxes if boxes.size else boxes.reshape(0, 4)
         classes = np.zeros(boxes.shape[:1], np.int32) if class_ids is None else _class_numbers(class_ids)
         if boxes.shape[1:] != (4,) or not values.shape == classes.shape == boxes.shape[:1]:

@@ -77,7 +77,10 @@ class RequestedOutput:
             raise RequestError(f"parameter binary_data is true or false, not {binary!r}")
         if type(classes) is not int or not 0 <= classes < 1 << 31:
             raise RequestError(f"{what}: classification is a number of classes, not {classes!r}")
-        return cls(name, binary, classes, regions.part(parameters, what))
+        part = regions.part(parameters, what)
+        if classes and part is not None:
+            raise RequestError(f"{what}: give either classification or shared_memory_region")
+        return cls(name, binary, classes, part)
 
 
 @dataclass(slots=True)

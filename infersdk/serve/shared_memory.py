@@ -89,9 +89,9 @@ class SharedMemoryRegions:
     def part(self, parameters: Mapping[str, Any], what: str) -> RegionPart | None:
         """The memory that the parameters of an input or output name; None if they name none; `what` is for messages."""
         name = parameters.get("shared_memory_region")
-        if name is None:
-            return None
         offset, size = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size")
+        if name is None and size is None and not offset:
+            return None
         if type(name) is not str or type(offset) is not int or type(size) is not int or offset < 0 or size < 0:
             raise RequestError(
                 f"{what}: shared memory has a region's name, an offset and a size, not {name!r}, {offset!r}, {size!r}"

@@ -15,6 +15,7 @@ from served_requests import inputs_of, triton
 
 from infersdk.serve.datatypes import pack
 from infersdk.serve.errors import RequestError
+from infersdk.serve.messages import RequestedOutput
 from infersdk.serve.shared_memory import SharedMemoryRegions
 
 if TYPE_CHECKING:
@@ -108,6 +109,14 @@ def part_of(regions: SharedMemoryRegions, offset: int, nbytes: int) -> Any:
         "shared_memory_region": "x", "shared_memory_offset": offset, "shared_memory_byte_size": nbytes,
     }  # fmt: skip
     return regions.part(parameters, "input 'a'")
+
+
+def test_parameters_that_would_have_no_effect(regions: SharedMemoryRegions, region: tuple[str, Any]) -> None:
+    regions.register("x", region[0], 0, 4096)
+    size = {"shared_memory_byte_size": 8}
+    assert "a region's name, an offset and a size, not None, 0, 8" in refused(regions.part, size, "output 'y'")
+    both = {"shared_memory_region": "x", "classification": 1, **size}
+    assert "'y': give either classification or" in refused(RequestedOutput.of, "y", both, regions)
 
 
 def test_keys_outside_of_the_prefix(regions: SharedMemoryRegions) -> None:

@@ -299,6 +299,7 @@ def test_differences(server: Any, triton: Ports) -> None:
     assert statuses(simple, simple_body() | {"parameters": {"unknown": 1}}) == (400, 200)
     assert statuses(simple, changed(data=[[1] * 15, [1]])) == (400, 200)
     assert statuses(simple, simple_body() | {"outputs": [{"name": "OUTPUT0"}] * 2}) == (400, 200)
+    assert statuses(simple, changed(parameters=None)) == (200, 200)
     assert statuses(simple, b"", headers={"Content-Encoding": "br"}) == (415, 501)
     half = {"name": "INPUT0", "shape": [1, 4], "datatype": "FP16", "data": [1, 2, 3, 4]}
     assert statuses("/v2/models/identity_FP16/infer", {"inputs": [half]}) == (200, 400)

@@ -44,13 +44,13 @@ class _Input(msgspec.Struct):
     name: str
     shape: list[int]
     datatype: str
-    parameters: _Parameters = {}
+    parameters: _Parameters | None = None
     data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class _Output(msgspec.Struct):
     name: str
-    parameters: _Parameters = {}
+    parameters: _Parameters | None = None
 
 
 class InferBody(msgspec.Struct):
@@ -101,7 +101,7 @@ async def read_request(
     if type(binary := parameters.pop("binary_data_output", False)) is not bool:
         raise RequestError(f"parameter binary_data_output is true or false, not {binary!r}")
     deadline, priority = request_timing(parameters, service.settings.default_deadline)
-    outputs = [RequestedOutput.of(one.name, one.parameters, service.regions) for one in parsed.outputs] or None
+    outputs = [RequestedOutput.of(one.name, one.parameters or {}, service.regions) for one in parsed.outputs] or None
     request = InferRequest(model, version, parsed.id, inputs, outputs, parameters, deadline, priority)
     return request, binary
 
@@ -182,13 +182,13 @@ def _shape_for(info: TensorInfo, nbytes: int) -> list[int]:
 
 def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tuple[Tensor, memoryview]:
     """A tensor, and the remaining bytes."""
-    what = f"input {one.name!r}"
-    size, region = one.parameters.get("binary_data_size"), one.parameters.get("shared_memory_region")
+    what, parameters = f"input {one.name!r}", one.parameters or {}
+    size, region = parameters.get("binary_data_size"), parameters.get("shared_memory_region")
     if (given := (one.data != _NO_DATA) + (size is not None) + (region is not None)) != 1:
         raise RequestError(
             f"{what} has {given} of data, binary_data_size and shared_memory_region; give exactly one of them"
         )
-    if (part := service.regions.part(one.parameters, what)) is not None:
+    if (part := service.regions.part(parameters, what)) is not None:
         return part.tensor(one.datatype, one.shape, what), rest
     if size is not None:
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= rest.nbytes:
@@ -196,7 +196,7 @@ def _read_input(one: _Input, rest: memoryview, service: InferenceService) -> tup
                 f"{what}: binary_data_size is {size!r}, and {rest.nbytes:,} bytes of data are left in the body"
             )
         return unpack(rest[:size], one.datatype, one.shape, what), rest[size:]
-    encoded = one.parameters.get("encoding")
+    encoded = parameters.get("encoding")
     if encoded not in (None, "base64") or (encoded and one.datatype != "BYTES"):
         raise RequestError(f"{what}: the encoding is base64, for BYTES alone, not {encoded!r}")
     return _from_json(one, what, service.settings.max_elements, decode_base64=bool(encoded)), rest

@@ -99,6 +99,12 @@ def test_a_body_that_is_the_input_itself(server: Any) -> None:
     assert "has 16 bytes, and 5 were given" in answer.json()["error"]
 
 
+def test_parameters_that_are_null(server: Any) -> None:
+    body = simple_body()
+    body["inputs"][0]["parameters"] = None
+    assert ask(server.http_port, INFER, body | {"outputs": [{"name": "OUTPUT0", "parameters": None}]}).status == 200
+
+
 def test_values_that_json_lacks(server: Any) -> None:
     x = np.array([1, np.inf, 2, np.nan], np.float32)
     headers = {"Inference-Header-Content-Length": "0"}

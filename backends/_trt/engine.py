@@ -201,8 +201,9 @@ class Engine:
         self.compiled = compiled
         if flavour.rtx and compiled is None:
             key = key_of(
-                {"compiled": 1, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
-                 "capability": device.capability, "engine": hashlib.sha256(data).hexdigest()}
+                {"compiled": 2, "backend": flavour.backend, "version": flavour.version, "gpu": device.name,
+                 "capability": device.capability, "engine": hashlib.sha256(data).hexdigest(),
+                 "encrypted": cache is not None and cache.sealer is not None}
             )  # fmt: skip
             rtx_config: Any = self._engine.create_runtime_config()
             make = rtx_config.create_runtime_cache

@@ -23,7 +23,7 @@ from ..errors import (
 )
 from .archive import first_entry, pieces, read_entries
 from .manifest import FIRST, SIGNATURE, Manifest, Part
-from .sealing import KeySource, Sealer, check_signature, read_key
+from .sealing import CacheSealer, KeySource, Sealer, check_signature, read_key
 
 __all__ = ["Bundle"]
 
@@ -129,15 +129,17 @@ class Bundle:
     def source(self, precision: str | None = None) -> ModelSource:
         """The model for a precision: the form of that precision, or the reference.
 
-        Backends keep engines and prepared models of a plain bundle in the cache. Nothing of an encrypted bundle is
-        written to a disk.
+        Backends keep engines and prepared models of a bundle in the cache. Those of an encrypted bundle are encrypted
+        with its key.
         """
         form = next((one for one in self.manifest.forms if one.precision == precision), self.manifest.forms[0])
         content, name = self.read(form.part), self._name
-        if self.manifest.encryption is not None:
-            return ModelSource(None, content, name=name)
         digest = self.manifest.parts[form.part].sha256
-        return ModelSource(None, content, name=name, origin=Path(self.path), digest=digest)
+        if self.manifest.encryption is None:
+            return ModelSource(None, content, name=name, origin=Path(self.path), digest=digest)
+        source = ModelSource(None, content, name=name, digest=digest)
+        source.sealer = CacheSealer(self._sealer)
+        return source
 
     def __repr__(self) -> str:
         return f"<Bundle {self.path}: {self.manifest.name} {self.manifest.version}>"

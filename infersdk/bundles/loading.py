@@ -76,8 +76,7 @@ def load_bundle(
 
     Raises:
         BundleError: the bundle is not used, or its golden samples differ; see `infersdk.errors`.
-        ConfigError: `type` is another wrapper than the bundle's, `verify` is not in `VERIFY`, or `cache_dir` is given
-            for an encrypted bundle.
+        ConfigError: `type` is another wrapper than the bundle's, or `verify` is not in `VERIFY`.
     """
     if verify not in VERIFY:
         raise ConfigError(f"verify is one of {', '.join(VERIFY)}, not {verify!r}")
@@ -86,14 +85,6 @@ def load_bundle(
     if type is not None and ALIASES.get(type, type) != manifest.type:
         raise ConfigError(f"{bundle.path!r} is for the wrapper {manifest.type!r}, not {type!r}; leave type= out")
     merged = {**manifest.settings, **settings}
-    options = merged.get("options")
-    folders = (table.get("cache_dir") for table in (merged, options) if isinstance(table, Mapping))
-    folder = next((one for one in folders if one is not None), None)
-    if manifest.encryption is not None and folder is not None:
-        raise ConfigError(
-            f"{bundle.path!r} is encrypted, and cache_dir={folder!r} would keep compiled models in plain text; "
-            "leave it out"
-        )
     samples = GoldenSamples(bundle, {"key": key, "trust": trust})
     source, feeds = bundle.source(settings.get("precision")), Future[Any]()
     swapped = settings.get("while_building") is not None and verify != "never"

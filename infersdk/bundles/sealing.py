@@ -19,7 +19,7 @@ from typing import Any
 from ..core.text import HEX_32
 from ..errors import BackendUnavailableError, BundleKeyError, BundlePartError, BundleSignatureError, ConfigError
 
-__all__ = ["KEY_VARIABLE", "KeySource", "Sealer", "check_signature", "private_key", "read_key"]
+__all__ = ["KEY_VARIABLE", "CacheSealer", "KeySource", "Sealer", "check_signature", "private_key", "read_key"]
 
 #: A key of 32 bytes; `"env:NAME"`, `"file:PATH"` or `"command:LINE"`; or a function that returns the key.
 KeySource = bytes | str | Callable[[], bytes]
@@ -101,6 +101,10 @@ class Sealer:
     def __init__(self, key: bytes, salt: bytes) -> None:
         self._primitives, self._key, self._salt = _cryptography(), key, salt
 
+    def with_salt(self, salt: bytes) -> Sealer:
+        """The same key with another salt."""
+        return Sealer(self._key, salt)
+
     @property
     def check(self) -> str:
         """Shows whether two keys are equal; it does not show the key."""
@@ -146,6 +150,25 @@ class Sealer:
                 f"the part {name!r} cannot be decrypted, although the key is right: it belongs to another bundle"
             ) from None
         content.truncate(at + len(plain))
+
+
+class CacheSealer:
+    """Encrypts the cache entries of an encrypted bundle, each with a random salt, which is appended."""
+
+    def __init__(self, bundle: Sealer) -> None:
+        self._bundle = bundle
+
+    def seal(self, name: str, data: bytes) -> bytes:
+        """A content, encrypted."""
+        salt = os.urandom(_KEY)
+        return self._bundle.with_salt(salt).seal(name, data) + salt
+
+    def open(self, name: str, sealed: bytes) -> bytes:
+        """A content, decrypted. Raises BundlePartError if it is not what `seal()` returned for this name and key."""
+        content = io.BytesIO(sealed)
+        content.truncate(max(0, len(sealed) - _KEY))
+        self._bundle.with_salt(sealed[-_KEY:]).open(name, content)
+        return content.getvalue()
 
 
 def _nonce(number: int, last: bool) -> bytes:

@@ -8,6 +8,8 @@ Several processes may share the folder. A blob and its manifest are each replace
 `<key>.lock`, which ends with its process): one process makes an entry, and the others wait. Nothing waits for the disk:
 files that a crash of the system damages do not match their manifests. `<key>.part` is the beginning of a download.
 
+The entries of an encrypted bundle are encrypted: the blob, and the details in the manifest.
+
 Engines can carry code, so a folder that other users could write to is not used. It belongs to the user of the process
 or to root, and only these can write to it. A lock file that is a symbolic link is not followed.
 """
@@ -27,12 +29,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
-from ..errors import ConfigError, OutputError, relative_to
+from ..errors import BundleError, ConfigError, OutputError, relative_to
 from .files import WRITE_FLAGS, atomic_write, cache_base, file_digest, lock, other_writers, remove_lock
 from .text import logger, parse_size, printable
 
 if TYPE_CHECKING:
-    from .model_source import ModelSource
+    from .model_source import ModelSource, Sealer
 
 __all__ = ["Cache", "Manifest", "default_folder", "key_of", "read_manifest", "write_blob"]
 
@@ -55,7 +57,7 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         label: a name for people, such as that of the model file.
         sha256, nbytes: of the blob.
         created, last_used: in UTC.
-        details: those that the backend records.
+        details: those that the backend records. An encrypted entry has `encrypted`, its details in hexadecimal digits.
         key: its key in the cache; empty for a file that was built by name.
     """
 
@@ -137,16 +139,23 @@ class Cache:
         limit: the most bytes of all entries together; the least recently used ones are removed beyond that. None is
             INFERSDK_CACHE_LIMIT, or else 10 GB; 0 is no limit.
         required: a folder that cannot be used is an error. Otherwise it is a warning, and nothing is kept.
+        sealer: encrypts the entries that this object writes, and decrypts those that it reads; None leaves them plain.
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str] | None = None, limit: int | None = None, *, required: bool = False
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        limit: int | None = None,
+        *,
+        required: bool = False,
+        sealer: Sealer | None = None,
     ) -> None:
         self.folder = _absolute(folder) if folder is not None else default_folder()
         if limit is None:
             limit = parse_size(os.environ.get("INFERSDK_CACHE_LIMIT") or DEFAULT_LIMIT, "INFERSDK_CACHE_LIMIT")
         self.limit = limit
         self.required = required
+        self.sealer = sealer
 
     @classmethod
     def of_model(cls, model: ModelSource, options: Any) -> Cache | None:
@@ -158,10 +167,10 @@ class Cache:
         folder = options.cache_dir
         if not options.cache and folder is not None:
             raise ConfigError(f"cache_dir={folder!r} names a folder for the cache, and cache=False keeps nothing")
-        if not options.cache or (folder is None and model.origin is None):
+        if not options.cache or (folder is None and not model.is_kept):
             return None  # nothing of a model in memory is written to a disk
         try:
-            return cls(folder, required=folder is not None)
+            return cls(folder, required=folder is not None, sealer=model.sealer)
         except OutputError as error:
             warnings.warn(f"{error}; nothing of {printable(model.name)} is kept", RuntimeWarning, stacklevel=2)
             return None
@@ -288,8 +297,12 @@ class Cache:
             return None
         try:
             blob = load(self.path(key))
+            if isinstance(blob, bytes) and self.sealer is not None:
+                sealed = bytes.fromhex(str(manifest.details.get("encrypted", "")))
+                details = msgspec.json.decode(self.sealer.open(f"details of {key}", sealed))
+                return self.sealer.open(key, blob), msgspec.structs.replace(manifest, details=details)
             intact = manifest.matches(blob) if isinstance(blob, bytes) else file_digest(blob) == manifest.sha256
-        except OSError:
+        except (OSError, ValueError, BundleError):
             return None
         return (blob, manifest) if intact else None
 
@@ -299,10 +312,14 @@ class Cache:
         with contextlib.suppress(OSError), self._locked(key, block=False):
             stored = read_manifest(self._manifest_path(key))
             if stored is not None and stored.sha256 == manifest.sha256:
-                atomic_write(self._manifest_path(key), manifest.text(), follow=False)
+                stored.last_used = manifest.last_used
+                atomic_write(self._manifest_path(key), stored.text(), follow=False)
 
     def _write(self, key: str, data: bytes, kind: str, backend: str, label: str, details: dict[str, Any]) -> Manifest:
         now = _now()
+        if self.sealer is not None:
+            sealed = self.sealer.seal(f"details of {key}", msgspec.json.encode(details))
+            data, details = self.sealer.seal(key, data), {"encrypted": sealed.hex()}
         manifest = Manifest(
             kind=kind, backend=backend, label=label, sha256=hashlib.sha256(data).hexdigest(), nbytes=len(data),
             created=now, last_used=now, details=details, key=key,

@@ -17,7 +17,7 @@ import stat
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO, Protocol, TypeGuard
 
 import msgspec
 
@@ -36,7 +36,9 @@ from .files import digest_of, open_regular
 from .formats import FORMATS, WEIGHTS_APART, FileFormat, byte_fields, format_of
 from .text import HEX_32, without_password
 
-__all__ = ["KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "is_address", "is_configuration", "with_digest"]
+__all__ = [
+    "KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "Sealer", "is_address", "is_configuration", "with_digest",
+]  # fmt: skip
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://(.+)", re.DOTALL)
 _HUB = re.compile(r"([\w.-]+/[\w.-]+)(?:@(refs/(?:convert|pr)/[\w.-]+|[\w.-]+))?/((?:[^/@\\]+/)*[^/@\\]+)", re.ASCII)
@@ -130,11 +132,21 @@ class Address(msgspec.Struct, frozen=True):
 _IN_MEMORY = "model in memory"
 
 
+class Sealer(Protocol):
+    """Encrypts the cache entries of a model. `open()` raises BundleError for data that `seal()` has not returned for
+    the same name.
+    """
+
+    def seal(self, name: str, data: bytes) -> bytes: ...
+
+    def open(self, name: str, sealed: bytes) -> bytes: ...
+
+
 class ModelSource(os.PathLike[str]):
     """A model in a file, or in memory. It is its path wherever a path is taken, if it has one.
 
     Data made from a model in memory stays in memory as well: nothing is written unless a folder for
-    that is named.
+    that is named, or the model has a `sealer`.
 
     Attributes:
         path: the file; None for a model in memory.
@@ -144,11 +156,13 @@ class ModelSource(os.PathLike[str]):
         name: its name in messages: the file's name, or that in the address.
         external_data: where the weights are that the model keeps outside of itself: a folder, or for an OpenVINO IR in
             memory its .bin file. None where nothing outside may be read.
+        sealer: encrypts its cache entries; None leaves them plain.
         passes: changes of its graph to make before it is loaded, in this order: see `infersdk.graph.passes`.
         approve: called with a network that was loaded from it, before a hot swap changes to that. Raises an error for
             a network that must not serve; None accepts all.
     """
 
+    sealer: Sealer | None = None
     passes: tuple[Any, ...] = ()
     approve: Callable[[Any], object] | None = None
 
@@ -225,6 +239,11 @@ class ModelSource(os.PathLike[str]):
             )
         return self
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether data that is made from it may be kept in the user's cache."""
+        return self.origin is not None or self.sealer is not None
+
     @functools.cached_property
     def format(self) -> FileFormat | None:
         """Its format, by its content; None where that is not recognised."""
@@ -288,7 +307,7 @@ class ModelSource(os.PathLike[str]):
             return file.read()
 
     def digest(self) -> str:
-        """SHA-256 of the content, hexadecimal. That of a part of a bundle is known. Errors are those of `open()`."""
+        """SHA-256 of the content, hexadecimal; of a part of a bundle, as it is stored. Errors are those of `open()`."""
         if self._digest is not None:
             return self._digest
         with self.open() as file:
@@ -352,7 +371,7 @@ class ModelSource(os.PathLike[str]):
         if self.path is not None:
             return self
         rest = ModelSource(None, name=self.name, origin=self.origin)
-        rest.passes = self.passes
+        rest.sealer, rest.passes = self.sealer, self.passes
         return rest
 
     def __fspath__(self) -> str:

@@ -331,13 +331,23 @@ def test_a_pass_is_remembered(plain: Path, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("backend", "kinds"), [("onnxruntime", {"prepared model"}), ("openvino", {"prepared model", "compiled model"})]
 )
-def test_what_is_made_of_a_plain_bundle_is_kept(
-    backend: str, kinds: set[str], plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_what_is_made_of_a_bundle_is_kept(
+    backend: str, kinds: set[str], encrypted: bool, plain: Path, sealed: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     pytest.importorskip(backend)
     monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
-    models.load(plain, backend, verify="never").close()
-    assert {entry.kind for entry in Cache().entries()} == kinds
+    settings = {"verify": "never", **({"key": KEY} if encrypted else {})}
+    path, found = sealed if encrypted else plain, []
+    for _ in range(2):
+        with models.load(path, backend, **settings) as model:
+            found.append(model(IMAGE).to_dicts())
+        assert {entry.kind for entry in Cache().entries()} == kinds
+        made = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.bin")}
+        assert all("encrypted" in entry.details for entry in Cache().entries()) == encrypted
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.glob("*.bin")} == made, "the second load makes nothing"
+    assert found[0] == found[1]
 
 
 TRACED = """
@@ -350,7 +360,7 @@ for backend in sys.argv[2:]:
 """
 
 
-def test_nothing_of_an_encrypted_bundle_is_written(sealed: Path, tmp_path: Path) -> None:
+def test_nothing_of_an_encrypted_bundle_is_written_in_plain(sealed: Path, tmp_path: Path) -> None:
     """Whatever file a process writes, the weights are not in it."""
     for name in ("cache", "temp"):
         (tmp_path / name).mkdir()
@@ -369,15 +379,16 @@ def test_nothing_of_an_encrypted_bundle_is_written(sealed: Path, tmp_path: Path)
     assert not [path for path in written if content[500_000:500_064] in path.read_bytes()]
     if traced:  # files that were removed again, too
         writes = re.findall(r"write\w*\(\d+<(/[^>]*)>.* = (\d+)$", trace.read_text(), re.MULTILINE)
-        assert sum(int(size) for path, size in writes if not path.startswith("/memfd:")) < len(content) / 10
+        kept = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*"))  # encrypted, and written once
+        nbytes = sum(int(size) for path, size in writes if not path.startswith("/memfd:"))
+        assert nbytes - kept < len(content) / 10
 
 
-def test_an_encrypted_bundle_has_no_folder_for_compiled_models(sealed: Path, tmp_path: Path) -> None:
+def test_the_folder_of_an_encrypted_bundle(sealed: Path, tmp_path: Path) -> None:
     pytest.importorskip("openvino")
-    for options in ({"cache_dir": str(tmp_path)}, {"options": {"cache_dir": str(tmp_path)}}):
-        with pytest.raises(ConfigError, match="is encrypted, and cache_dir=.* in plain text; leave it out"):
-            models.load(sealed, "openvino", key=KEY, **options)
-    assert not list(tmp_path.glob("*.bin"))
+    models.load(sealed, "openvino", key=KEY, verify="never", cache_dir=str(tmp_path)).close()
+    (entry,) = Cache(tmp_path).entries()
+    assert list(entry.details) == ["encrypted"]
 
 
 # ---- keys and signatures ----

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from infersdk.bundles.sealing import CacheSealer, Sealer
 from infersdk.core.cache import Cache, default_folder, key_of
 from infersdk.core.text import parse_size
 from infersdk.errors import ConfigError, OutputError
@@ -24,6 +25,19 @@ KEYS = [key_of({"number": i}) for i in range(6)]
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path / "cache", limit=0)
+
+
+def sealer(number: int) -> CacheSealer:
+    return CacheSealer(Sealer(bytes([number] * 32), bytes(32)))
+
+
+@pytest.fixture(params=["plain", "encrypted"])
+def either(request: pytest.FixtureRequest, cache: Cache) -> Cache:
+    """A cache of plain entries, and one of encrypted entries."""
+    if request.param == "encrypted":
+        pytest.importorskip("cryptography")
+        cache.sealer = sealer(1)
+    return cache
 
 
 def run(code: str, *arguments: object) -> subprocess.Popen[str]:
@@ -95,17 +109,41 @@ def test_limit_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 # ---- one process ----
 
 
-def test_what_was_put_is_got(cache: Cache) -> None:
-    data = os.urandom(100_000)
-    cache.put(KEYS[0], data, **ABOUT, details={"precision": "fp16"})
-    found = Cache(cache.folder).get(KEYS[0])
-    assert found[0] == data
-    assert found[1].details == {"precision": "fp16"}
-    assert cache.get(KEYS[1]) is None
-    assert names(cache.folder) == {f"{KEYS[0]}.{suffix}" for suffix in ("bin", "json", "lock")}
+@pytest.mark.parametrize("nbytes", [0, 1, 3 << 20])
+def test_what_was_put_is_got(either: Cache, nbytes: int) -> None:
+    data = os.urandom(nbytes)
+    either.put(KEYS[0], data, **ABOUT, details={"precision": "fp16"})
+    for _ in range(2):  # the first call marks it as used
+        found = Cache(either.folder, sealer=either.sealer).get(KEYS[0])
+        assert found[0] == data
+        assert found[1].details == {"precision": "fp16"}
+    assert either.get(KEYS[1]) is None
+    assert names(either.folder) == {f"{KEYS[0]}.{suffix}" for suffix in ("bin", "json", "lock")}
 
 
-def test_makes_once(cache: Cache) -> None:
+def test_an_encrypted_entry_is_read_with_its_key_alone(cache: Cache) -> None:
+    pytest.importorskip("cryptography")
+    data = os.urandom(1000)
+    cache.sealer = sealer(1)
+    for key in KEYS[:2]:
+        cache.put(key, data, **ABOUT, details={"precision": "fp16"})
+    blobs = [cache.path(key).read_bytes() for key in KEYS[:2]]
+    assert blobs[0] != blobs[1], "each entry has a salt of its own"
+    assert b"fp16" not in (cache.folder / f"{KEYS[0]}.json").read_bytes()
+    assert not any(data[:16] in blob for blob in blobs)
+    for other in (sealer(2), None):
+        found = Cache(cache.folder, sealer=other).get(KEYS[0])
+        assert found is None or found[0] == blobs[0], "without a sealer, entries are returned as stored"
+
+
+def test_a_plain_entry_is_no_encrypted_one(cache: Cache) -> None:
+    cache.put(KEYS[0], b"plain", **ABOUT)
+    cache.sealer = sealer(1)
+    assert cache.get(KEYS[0]) is None
+
+
+def test_makes_once(either: Cache) -> None:
+    cache = either
     made: list[int] = []
 
     def make() -> tuple[bytes, dict[str, object]]:
@@ -129,17 +167,18 @@ def test_a_maker_that_fails_leaves_nothing(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "grow", "remove", "manifest", "manifest of another", "empty"])
-def test_damage_is_seen_and_mended(cache: Cache, damage: str) -> None:
-    data = os.urandom(5000)
+def test_damage_is_seen_and_mended(either: Cache, damage: str) -> None:
+    cache, data = either, os.urandom(5000)
     cache.put(KEYS[0], data, **ABOUT)
     cache.put(KEYS[1], b"other", **ABOUT)
     blob, manifest = cache.path(KEYS[0]), cache.folder / f"{KEYS[0]}.json"
+    stored = blob.read_bytes()
     if damage == "flip":
-        blob.write_bytes(data[:2500] + bytes([data[2500] ^ 1]) + data[2501:])
+        blob.write_bytes(stored[:2500] + bytes([stored[2500] ^ 1]) + stored[2501:])
     elif damage == "truncate":
-        blob.write_bytes(data[:-1])
+        blob.write_bytes(stored[:-1])
     elif damage == "grow":
-        blob.write_bytes(data + b"0")
+        blob.write_bytes(stored + b"0")
     elif damage == "remove":
         blob.unlink()
     elif damage == "manifest":

@@ -145,17 +145,19 @@ def cached_model(model: ModelLike, passes: Iterable[Pass]) -> Path | bytes | Non
     """`prepared_model()` with a cache, whose key is made of the contents of the model and the passes.
 
     Returns:
-        The path of the cached file. Models with external data and models that are given in memory are not cached; for
-        them, the bytes.
+        The path of the cached file. The bytes for models that are encrypted in the cache, and for those that are not
+        cached: with external data, or given in memory.
     """
     source, passes = ModelSource.of(model), list(passes)
-    if source.origin is None or not source.is_onnx:
+    if not source.is_kept or not source.is_onnx:
         return prepared_model(source, passes)
     every = pass_keys([*source.passes, *passes])
     digest = source.digest()
     key = key_of({"kind": "prepared model", "model": digest, "passes": every})
-    cache = Cache()
-    if (found := cache.find(key)) is not None:
+    cache = Cache(sealer=source.sealer)
+    if source.sealer is not None and (opened := cache.get(key)) is not None:
+        return opened[0] or None
+    if source.sealer is None and (found := cache.find(key)) is not None:
         return found[0] if found[1].nbytes else None
     content = prepared_model(source, passes)
     if source.mentions(EXTERNAL_KEY) or source.digest() != digest:
@@ -165,4 +167,4 @@ def cached_model(model: ModelLike, passes: Iterable[Pass]) -> Path | bytes | Non
     except OutputError as error:
         _log.info("%s cannot be cached and is prepared on each load: %s", source.name, error)
         return content
-    return cache.path(key) if content else None
+    return cache.path(key) if content and source.sealer is None else content

@@ -163,12 +163,13 @@ class CacheSealer:
         salt = os.urandom(_KEY)
         return self._bundle.with_salt(salt).seal(name, data) + salt
 
-    def open(self, name: str, sealed: bytes) -> bytes:
-        """A content, decrypted. Raises BundlePartError if it is not what `seal()` returned for this name and key."""
-        content = io.BytesIO(sealed)
-        content.truncate(max(0, len(sealed) - _KEY))
-        self._bundle.with_salt(sealed[-_KEY:]).open(name, content)
-        return content.getvalue()
+    def open(self, name: str, content: io.BytesIO) -> None:
+        """Decrypts a content in place. Raises BundlePartError if `seal()` has not returned it for this name and key."""
+        end = max(0, content.seek(0, os.SEEK_END) - _KEY)
+        content.seek(end)
+        salt = content.read()
+        content.truncate(end)
+        self._bundle.with_salt(salt).open(name, content)
 
 
 def _nonce(number: int, last: bool) -> bytes:

@@ -20,6 +20,7 @@ import contextlib
 import datetime
 import errno
 import hashlib
+import io
 import os
 import re
 import warnings
@@ -204,13 +205,13 @@ class Cache:
 
     def get(self, key: str) -> tuple[bytes, Manifest] | None:
         """The blob under `key` and its manifest; None if it is missing or damaged. Marks it as used now."""
-        return self._found(key, Path.read_bytes)
+        return self._found(key, self._blob)
 
     def find(self, key: str) -> tuple[Path, Manifest] | None:
-        """As `get()`, with the file of the blob, which is not read into memory."""
-        return self._found(key, Path)
+        """As `get()`, with the file of a plain blob, which is not read into memory."""
+        return self._found(key, self._file)
 
-    def _found(self, key: str, load: Callable[[Path], T]) -> tuple[T, Manifest] | None:
+    def _found(self, key: str, load: Callable[[str, Manifest], T | None]) -> tuple[T, Manifest] | None:
         if not os.path.exists(self._manifest_path(key)) or self._distrust() is not None:
             return None
         # An entry that matches its manifest is complete: no lock is needed, and no reader has to wait for writers.
@@ -271,7 +272,7 @@ class Cache:
                 kept = self._unusable(error)
                 if self.required:
                     raise kept from None
-            if kept is None and (result := self._look(key, Path.read_bytes)):  # another process has made it
+            if kept is None and (result := self._look(key, self._blob)):  # another process has made it
                 return result[0], result[1].details, True
             _log.debug("the %s of %s is not in the cache %s: made now", kind, label, self.folder)
             data, details = make()
@@ -291,20 +292,32 @@ class Cache:
             )
         return data, details, False
 
-    def _look(self, key: str, load: Callable[[Path], T]) -> tuple[T, Manifest] | None:
+    def _look(self, key: str, load: Callable[[str, Manifest], T | None]) -> tuple[T, Manifest] | None:
         manifest = read_manifest(self._manifest_path(key))
         if manifest is None or manifest.key != key:
             return None
         try:
-            blob = load(self.path(key))
-            if isinstance(blob, bytes) and self.sealer is not None:
-                sealed = bytes.fromhex(str(manifest.details.get("encrypted", "")))
-                details = msgspec.json.decode(self.sealer.open(f"details of {key}", sealed))
-                return self.sealer.open(key, blob), msgspec.structs.replace(manifest, details=details)
-            intact = manifest.matches(blob) if isinstance(blob, bytes) else file_digest(blob) == manifest.sha256
+            blob = load(key, manifest)
         except (OSError, ValueError, BundleError):
             return None
-        return (blob, manifest) if intact else None
+        return None if blob is None else (blob, manifest)
+
+    def _blob(self, key: str, manifest: Manifest) -> bytes | None:
+        """The blob, decrypted with the details of its manifest; None if it is damaged."""
+        if self.sealer is None:
+            data = self.path(key).read_bytes()
+            return data if manifest.matches(data) else None
+        content = io.BytesIO(self.path(key).read_bytes())
+        details = io.BytesIO(bytes.fromhex(str(manifest.details.get("encrypted", ""))))
+        self.sealer.open(f"details of {key}", details)
+        self.sealer.open(key, content)
+        manifest.details = msgspec.json.decode(details.getvalue())
+        return content.getvalue()
+
+    def _file(self, key: str, manifest: Manifest) -> Path | None:
+        """The file of the blob; None if it is damaged."""
+        path = self.path(key)
+        return path if file_digest(path) == manifest.sha256 else None
 
     def _mark_used(self, key: str, manifest: Manifest) -> None:
         """Only the order of eviction depends on it, so it does not wait for the lock."""

@@ -133,13 +133,13 @@ _IN_MEMORY = "model in memory"
 
 
 class Sealer(Protocol):
-    """Encrypts the cache entries of a model. `open()` raises BundleError for data that `seal()` has not returned for
-    the same name.
+    """Encrypts the cache entries of a model. `open()` decrypts in place, and raises BundleError for data that `seal()`
+    has not returned for the same name.
     """
 
     def seal(self, name: str, data: bytes) -> bytes: ...
 
-    def open(self, name: str, sealed: bytes) -> bytes: ...
+    def open(self, name: str, content: io.BytesIO) -> None: ...
 
 
 class ModelSource(os.PathLike[str]):

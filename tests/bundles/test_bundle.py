@@ -350,6 +350,23 @@ def test_what_is_made_of_a_bundle_is_kept(
     assert found[0] == found[1]
 
 
+@pytest.mark.gpu
+def test_the_engine_of_an_encrypted_bundle_is_built_once(
+    sealed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    monkeypatch.setenv("INFERSDK_CACHE", str(tmp_path))
+    built = []
+    for _ in range(2):
+        with models.load(sealed, "tensorrt-rtx", key=KEY, verify="never") as model:
+            assert len(model(IMAGE)) > 0
+        entries = Cache().entries()
+        assert all("encrypted" in entry.details for entry in entries)
+        built.append([(entry.key, entry.created) for entry in entries if entry.kind == "engine"])
+    assert built[0] == built[1]
+    assert len(built[0]) == 1
+
+
 TRACED = """
 import sys
 from infersdk import models

@@ -63,6 +63,10 @@ _log = logger("infersdk.load")
 _X86 = platform.machine().lower() in ("x86_64", "amd64")
 #: Devices on which the runtime can write the graph that it executes, and registers custom operators.
 _OPEN_DEVICES = ("cpu", "cuda")
+#: In the message about an output of another shape than that of its memory: since ONNX Runtime 1.27, and before.
+_OTHER_SHAPE = ("computed output shape", "OrtValue shape verification failed")
+#: Before ONNX Runtime 1.30, a later run reuses the memory of an output that the caller still holds.
+_LENDS_OUTPUTS = tuple(map(int, ort.__version__.split(".")[:2])) >= (1, 30)
 
 
 class OnnxRuntimeInfer(Infer):
@@ -333,7 +337,7 @@ class OnnxRuntimeInfer(Infer):
         try:
             self._session.run_with_iobinding(self._binding, self._run_options)
         except FAILURES as error:
-            if "computed output shape" in str(error) and self._allocate_outputs():
+            if any(text in str(error) for text in _OTHER_SHAPE) and self._allocate_outputs():
                 self._bind_all()
                 self._run_bound()
                 return
@@ -375,13 +379,26 @@ class OnnxRuntimeInfer(Infer):
         """Lets the tensors of outputs use the memory that the runtime has allocated."""
         for spec, value in zip(self.output_specs, self._binding.get_outputs(), strict=True):
             if spec.name in self._to_adopt:
-                self._adopt(spec.name, value.data_ptr(), tuple(value.shape()), lender=value)
+                at, owner = self._owned(value, spec.dtype)
+                self._adopt(spec.name, at, tuple(value.shape()), lender=owner)
         if self._data_dependent:
             for name in self._to_adopt:  # otherwise the session writes the next results to the same memory
                 self._binding.bind_output(name, *self._where)
         else:
             self._written += [self._outputs[name] for name in self._to_adopt]
             self._to_adopt = set()
+
+    def _owned(self, value: Any, dtype: Any) -> tuple[int, object]:
+        """The address of an output that the runtime has allocated, and the owner of its memory; of older releases those
+        of a copy.
+        """
+        if _LENDS_OUTPUTS:
+            return value.data_ptr(), value
+        from ..core.tensor import Tensor
+
+        copied = Tensor(tuple(value.shape()), dtype, self._device)
+        copied.copy_from(Tensor._over(value.data_ptr(), copied.shape, dtype, self._device, lender=value))
+        return self._address(copied, write=False), copied
 
     # ---- the rest ----
 

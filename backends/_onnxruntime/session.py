@@ -255,7 +255,8 @@ def start_session(
     except FAILURES as error:
         if (full := exhausted(message_of(error), repr(name))) is not None:
             raise full from None
-        if re.search("No graph was found|Invalid model", str(error)):  # and no class of their own for these
+        # These have no class of their own.
+        if re.search("No graph was found|does not have a graph|Invalid model", str(error)):
             raise ModelFormatError(f"{name!r} is not a valid ONNX model: {message_of(error)}") from None
         if "CreateProvider" in str(error):
             device = provider_device(provider.name)
@@ -288,10 +289,9 @@ def _written_to_memory(source: Path | str | bytes, options: Any, provider: Provi
 @functools.cache
 def load_libraries() -> None:
     """Loads the libraries of CUDA and cuDNN from installed packages, which the system's loader does not search."""
-    if hasattr(ort, "preload_dlls"):  # since 1.21
-        # It prints missing libraries, and a library does not print. A session reports them, too.
-        with contextlib.redirect_stdout(io.StringIO()):
-            ort.preload_dlls()
+    # It prints missing libraries, and a library does not print. A session reports them, too.
+    with contextlib.redirect_stdout(io.StringIO()):
+        ort.preload_dlls()
 
 
 def message_of(error: Exception) -> str:

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -29,8 +30,8 @@ EVERY, LONG = 30.0, 2.0
 @contextlib.contextmanager
 def show_progress(*, quiet: bool = False) -> Iterator[ProgressReporter]:
     """Shows progress on stderr; nothing with `quiet`, as for `--json`."""
-    if not quiet and not sys.stderr.isatty():
-        yield _Lines(sys.stderr)
+    if quiet or not sys.stderr.isatty():
+        yield _Lines(io.StringIO() if quiet else sys.stderr)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -40,7 +41,7 @@ def show_progress(*, quiet: bool = False) -> Iterator[ProgressReporter]:
     )  # fmt: skip
     out = console(stderr=True)
     # A step of a long command may take minutes: the remaining time is estimated from its last hour.
-    with Progress(*columns, console=out, transient=True, speed_estimate_period=3600, disable=quiet) as bars:
+    with Progress(*columns, console=out, transient=True, speed_estimate_period=3600) as bars:
         yield _Bars(bars)
 
 

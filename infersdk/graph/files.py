@@ -51,7 +51,7 @@ def require_onnx(purpose: str) -> None:
     for name in ("onnx", "onnx_ir"):
         if importlib.util.find_spec(name) is None:
             raise BackendUnavailableError(
-                f'{purpose} needs {name}, which is not installed: pip install "onnx>=1.17" "onnx-ir>=1.1"'
+                f'{purpose} needs {name}, which is not installed: pip install "onnx>=1.21" "onnx-ir>=1.1"'
             )
 
 

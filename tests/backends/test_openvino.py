@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import subprocess
 import sys
@@ -215,6 +216,8 @@ def test_a_model_from_the_cache_is_the_same(kind: str, net: Path, tmp_path: Path
 
 def test_a_compiled_model_with_rope_is_made_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """OpenVINO reads it back with other results."""
+    if importlib.metadata.version("openvino") < "2026.3":
+        pytest.skip("OpenVINO reads RotaryEmbedding since 2026.3")
     path, rng = tmp_path / "net.onnx", np.random.default_rng(0)
     x, cos, sin = (rng.random(shape, np.float32) for shape in ((2, 4, 3, 8), (2, 3, 4), (2, 3, 4)))
     feeds = {"x": x, "cos": cos, "sin": sin}

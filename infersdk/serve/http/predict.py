@@ -115,7 +115,7 @@ def form_file(body: bytes, content_type: bytes) -> bytes:
     from python_multipart.multipart import parse_options_header
 
     kind, options = parse_options_header(content_type)
-    if kind != b"multipart/form-data":
+    if kind.lower() != b"multipart/form-data":
         if not body:
             raise RequestError("there is no image: send it as the body, or as the file of a form")
         return body

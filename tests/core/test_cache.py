@@ -28,6 +28,7 @@ def cache(tmp_path: Path) -> Cache:
 
 
 def sealer(number: int) -> CacheSealer:
+    pytest.importorskip("cryptography")
     return CacheSealer(Sealer(bytes([number] * 32), bytes(32)))
 
 
@@ -35,7 +36,6 @@ def sealer(number: int) -> CacheSealer:
 def either(request: pytest.FixtureRequest, cache: Cache) -> Cache:
     """A cache of plain entries, and one of encrypted entries."""
     if request.param == "encrypted":
-        pytest.importorskip("cryptography")
         cache.sealer = sealer(1)
     return cache
 
@@ -122,7 +122,6 @@ def test_what_was_put_is_got(either: Cache, nbytes: int) -> None:
 
 
 def test_an_encrypted_entry_is_read_with_its_key_alone(cache: Cache) -> None:
-    pytest.importorskip("cryptography")
     data = os.urandom(1000)
     cache.sealer = sealer(1)
     for key in KEYS[:2]:

@@ -35,7 +35,7 @@ from .files import WRITE_FLAGS, atomic_write, cache_base, file_digest, lock, oth
 from .text import logger, parse_size, printable
 
 if TYPE_CHECKING:
-    from .model_source import ModelSource, Sealer
+    from .model_source import EntrySealer, ModelSource
 
 __all__ = ["Cache", "Manifest", "default_folder", "key_of", "read_manifest", "write_blob"]
 
@@ -149,7 +149,7 @@ class Cache:
         limit: int | None = None,
         *,
         required: bool = False,
-        sealer: Sealer | None = None,
+        sealer: EntrySealer | None = None,
     ) -> None:
         self.folder = _absolute(folder) if folder is not None else default_folder()
         if limit is None:

@@ -37,7 +37,8 @@ from .formats import FORMATS, WEIGHTS_APART, FileFormat, byte_fields, format_of
 from .text import HEX_32, without_password
 
 __all__ = [
-    "KNOWN_DOMAINS", "Address", "ModelLike", "ModelSource", "Sealer", "is_address", "is_configuration", "with_digest",
+    "KNOWN_DOMAINS", "Address", "EntrySealer", "ModelLike", "ModelSource", "is_address", "is_configuration",
+    "with_digest",
 ]  # fmt: skip
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+)://(.+)", re.DOTALL)
@@ -132,9 +133,11 @@ class Address(msgspec.Struct, frozen=True):
 _IN_MEMORY = "model in memory"
 
 
-class Sealer(Protocol):
-    """Encrypts the cache entries of a model. `open()` decrypts in place, and raises BundleError for data that `seal()`
-    has not returned for the same name.
+class EntrySealer(Protocol):
+    """Encrypts the cache entries of a model.
+
+    `seal()` takes a new salt each time, since an entry may be made again with another content. `open()` decrypts in
+    place, and raises BundleError for data that `seal()` has not returned for the same name.
     """
 
     def seal(self, name: str, data: bytes) -> bytes: ...
@@ -162,7 +165,7 @@ class ModelSource(os.PathLike[str]):
             a network that must not serve; None accepts all.
     """
 
-    sealer: Sealer | None = None
+    sealer: EntrySealer | None = None
     passes: tuple[Any, ...] = ()
     approve: Callable[[Any], object] | None = None
 

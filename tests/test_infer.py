@@ -262,7 +262,7 @@ def closed():
     return infer
 kept = [closed() for _ in range(2)]
 before = resident_bytes()
-kept += [closed() for _ in range(24)]
+kept += [closed() for _ in range(10)]
 print(resident_bytes() - before)
 """
 

@@ -17,7 +17,7 @@ COPY . .
 # Without bytecode, tests, symbols and ONNX Runtime's second copy for C, the packages take 144 MB and not 245 MB. What edits
 # graphs (the packages onnx and onnx-ir) takes 33 MB more: `infersdk[onnxruntime]` has it.
 RUN python3 -m venv /opt/infersdk \
-    && /opt/infersdk/bin/pip install --no-cache-dir --no-compile ".[jpeg,serve]" "onnxruntime>=1.27" \
+    && /opt/infersdk/bin/pip install --no-cache-dir --no-compile ".[jpeg,serve]" "onnxruntime>=1.23" \
     && /opt/infersdk/bin/pip uninstall --yes pip \
     && find /opt/infersdk \( -name tests -o -name __pycache__ \) -type d -prune -exec rm -r {} + \
     && find /opt/infersdk -name 'libonnxruntime.so.*' -delete \

@@ -381,7 +381,7 @@ class OnnxRuntimeInfer(Infer):
             if spec.name in self._to_adopt:
                 at, owner = self._owned(value, spec.dtype)
                 self._adopt(spec.name, at, tuple(value.shape()), lender=owner)
-        if self._data_dependent:
+        if self._data_dependent or not _LENDS_OUTPUTS:
             for name in self._to_adopt:  # otherwise the session writes the next results to the same memory
                 self._binding.bind_output(name, *self._where)
         else:

@@ -103,6 +103,14 @@ def run(model: Any, feeds: Any = None, *, optimized: bool | Path = True) -> list
     return list(session.run(None, given))
 
 
+def need_runtime(release: tuple[int, int], older: str) -> None:
+    """Skips a test with an ONNX Runtime before this release, of which `older` says what it does."""
+    import onnxruntime
+
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < release:
+        pytest.skip(f"ONNX Runtime {onnxruntime.__version__} {older}")
+
+
 def double(path: Path, shape: Sequence[Dim] = ("batch", 4), dtype: str = "float32", **options: Any) -> Path:
     """y = x + x."""
     return save(path, [node("Add", "x x", "y")], [value("x", shape, dtype)], [value("y", shape, dtype)], **options)

@@ -310,6 +310,14 @@ def test_views_of_outputs_that_the_runtime_allocates_stay_as_they_are(backend: s
                 np.testing.assert_array_equal(view[0], np.repeat(np.arange(view.shape[1] // 4), 4))
 
 
+def test_each_run_has_its_results_where_a_file_leaves_the_shape_of_an_output_open(backend: str) -> None:
+    with infersdk.load(parsed("(float[N] x) => (float[M] y) { y = Neg(x) }"), backend) as infer:
+        for x in np.float32([1, 2]), np.float32([3, 4]), np.float32([5, 6]), np.float32([7, 8, 9]):
+            assert infer(x)["y"].tolist() == (-x).tolist()
+            infer.inputs["x"].numpy(writable=True)[:] *= 2
+            assert infer.forward()["y"].numpy().tolist() == (-2 * x).tolist()
+
+
 def test_one_input_is_a_view_of_another(backend: str) -> None:
     """As with two frames, of which the earlier one was the later one before."""
     graph = "(float[N] cur, float[N] prev) => (float[N] y) { y = Sub(cur, prev) }"

@@ -352,6 +352,8 @@ def test_all_operators_have_a_case() -> None:
 
 @pytest.mark.parametrize("name", KEEPS)
 def test_images_have_their_own_results(tmp_path: Path, name: str) -> None:
+    if name in ("DeformConv", "Swish"):
+        models.need_runtime((1, 27), "does not run this operator")
     path = build(tmp_path / "m.onnx", KEEPS[name])
     graph = open_graph(path)
     assert graph.apply(FreeBatch())

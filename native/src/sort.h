@@ -1,5 +1,5 @@
 /*
- * sort.h - sorting by key, and arrays that grow: what detection, NMS and top-k share.
+ * sort.h - sorting by key, and arrays that grow: what detection, NMS, top-k and tracking share.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -10,6 +10,7 @@
 #include "platform.h"
 #include "track.h"
 #include "in_use.h"
+#include "sort.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -188,26 +189,11 @@ static size_t lay_out(scratch *s, size_t n, size_t m) {
 
 /* Makes room for a frame of `count` boxes. */
 static ifs_status reserve(ifs_tracker *t, size_t count) {
-    if (t->count + count > t->capacity) {
-        const size_t capacity = 2 * (t->count + count);
-        track *tracks = realloc(t->tracks, capacity * sizeof *tracks);
-        if (!tracks)
-            return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes for %zu tracks",
-                             capacity * sizeof *tracks, capacity);
-        t->tracks = tracks;
-        t->capacity = capacity;
-    }
     scratch *s = &t->scratch, measured = {0};
     const size_t needed = lay_out(&measured, t->count, count);
-    if (needed > s->nbytes) {
-        char *block = malloc(2 * needed);
-        if (!block)
-            return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes to associate %zu boxes with %zu tracks",
-                             2 * needed, count, t->count);
-        free(s->block);
-        s->block = block;
-        s->nbytes = 2 * needed;
-    }
+    IFS__TRY(ifs__grow((void **)&t->tracks, &t->capacity, t->count + count, t->count, sizeof *t->tracks));
+    if (needed > s->nbytes)
+        IFS__TRY(ifs__grow((void **)&s->block, &s->nbytes, 2 * needed, 0, 1));
     lay_out(s, t->count, count);
     return IFS_OK;
 }

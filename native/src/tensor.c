@@ -73,11 +73,14 @@ ifs_status ifs__shape_nbytes(int32_t dtype, int32_t ndim, const int64_t *dims, s
     return IFS_OK;
 }
 
+/* Takes over the caller's reference to `memory`, also where it fails. */
 static ifs_status tensor_new(ifs_memory *memory, size_t offset, size_t limit, int32_t dtype, int32_t ndim,
                              const int64_t *dims, size_t count, size_t nbytes, ifs_tensor **out) {
     ifs_tensor *tensor = malloc(sizeof *tensor);
-    if (!tensor)
+    if (!tensor) {
+        ifs_memory_destroy(memory);
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate %zu bytes of host memory", sizeof *tensor);
+    }
     *tensor = (ifs_tensor){.memory = memory,
                            .offset = offset,
                            .limit = limit,
@@ -98,9 +101,8 @@ ifs_status ifs_tensor_create(int32_t dtype, int32_t ndim, const int64_t *dims, i
     IFS__TRY(ifs_memory_create(device, &memory));
     ifs_status status = ifs_memory_resize(memory, nbytes);
     if (status == IFS_OK)
-        status = tensor_new(memory, 0, SIZE_MAX, dtype, ndim, dims, count, nbytes, out);
-    if (status != IFS_OK)
-        ifs_memory_destroy(memory);
+        return tensor_new(memory, 0, SIZE_MAX, dtype, ndim, dims, count, nbytes, out);
+    ifs_memory_destroy(memory);
     return status;
 }
 
@@ -115,11 +117,7 @@ ifs_status ifs_tensor_on(ifs_memory *memory, size_t offset, int32_t dtype, int32
     if (offset > available || nbytes > available - offset)
         return ifs__fail(IFS_ERR_TOO_SMALL, "%zu bytes from byte %zu on do not fit the memory's %zu", nbytes, offset,
                          available);
-    ifs__memory_retain(memory);
-    ifs_status status = tensor_new(memory, offset, available - offset, dtype, ndim, dims, count, nbytes, out);
-    if (status != IFS_OK)
-        ifs_memory_destroy(memory);
-    return status;
+    return tensor_new(ifs__memory_retain(memory), offset, available - offset, dtype, ndim, dims, count, nbytes, out);
 }
 
 static ifs_status slice(const ifs_tensor *tensor, int64_t start, int64_t stop, ifs_tensor **out) {
@@ -132,13 +130,9 @@ static ifs_status slice(const ifs_tensor *tensor, int64_t start, int64_t stop, i
     memcpy(dims, tensor->dims, sizeof dims);
     dims[0] = stop - start;
     size_t row = tensor->dims[0] ? tensor->nbytes / (size_t)tensor->dims[0] : 0;
-    ifs_memory *memory = ifs__memory_retain(tensor->memory);
-    size_t nbytes = row * (size_t)dims[0];
-    ifs_status status = tensor_new(memory, tensor->offset + row * (size_t)start, nbytes, tensor->dtype, tensor->ndim,
-                                   dims, row ? nbytes / ifs_dtype_size(tensor->dtype) : 0, nbytes, out);
-    if (status != IFS_OK)
-        ifs_memory_destroy(memory);
-    return status;
+    size_t nbytes = row * (size_t)dims[0], count = nbytes / ifs_dtype_size(tensor->dtype);
+    return tensor_new(ifs__memory_retain(tensor->memory), tensor->offset + row * (size_t)start, nbytes, tensor->dtype,
+                      tensor->ndim, dims, count, nbytes, out);
 }
 
 ifs_status ifs_tensor_slice(const ifs_tensor *tensor, int64_t start, int64_t stop, ifs_tensor **out) {

@@ -59,13 +59,6 @@ static ifs_status check_params(const ifs_mask_params *p) {
     return IFS_OK;
 }
 
-/* The pixels of a side of the image whose centres lie between two edges of the canvas. */
-static void set_visible(ifs__mask_side *side, double edge0, double edge1, int32_t source) {
-    const double low = fmin(edge0, edge1), high = fmax(edge0, edge1);
-    side->first = (int32_t)ifs__mask_clamp(ceil(low - 0.5), 0, source);
-    side->end = (int32_t)ifs__mask_clamp(ceil(high - 0.5), side->first, source);
-}
-
 static ifs_status side_of(const char *name, const ifs_geometry *g, int axis, int32_t prototypes, ifs__mask_side *out) {
     const int32_t canvas = axis ? g->canvas_height : g->canvas_width;
     const int32_t source = axis ? g->source_height : g->source_width;
@@ -74,7 +67,7 @@ static ifs_status side_of(const char *name, const ifs_geometry *g, int axis, int
         return ifs__fail(IFS_ERR_SHAPE, "the maps have a %s of %d, but the canvas has %d; there must be 1 to as many",
                          name, (int)prototypes, (int)canvas);
     ifs__mask_side side = {.low = 0, .high = canvas - 1, .canvas = canvas, .prototypes = prototypes};
-    double edges[2] = {0, canvas};
+    double edges[2] = {0, canvas}; /* the pixels whose centres lie between them are on the canvas */
     if (g->kind == IFS_GEOMETRY_RESIZE) {
         const int32_t resized = axis ? g->resized_height : g->resized_width, offset = axis ? g->offset_y : g->offset_x;
         const ifs__cover cover = ifs__cover_of(canvas, resized, offset);
@@ -100,7 +93,8 @@ static ifs_status side_of(const char *name, const ifs_geometry *g, int axis, int
         if (side.high < side.low) /* the image lies between two centres: the pixel that it lies in */
             side.low = side.high = (int32_t)ifs__mask_clamp(floor(low), 0, canvas - 1);
     }
-    set_visible(&side, edges[0], edges[1], source);
+    side.first = (int32_t)ifs__mask_clamp(ceil(fmin(edges[0], edges[1]) - 0.5), 0, source);
+    side.end = (int32_t)ifs__mask_clamp(ceil(fmax(edges[0], edges[1]) - 0.5), side.first, source);
     *out = side;
     return IFS_OK;
 }

@@ -120,16 +120,12 @@ static ifs_status create(const ifs_detect_params *params, const ifs_raw_head *ra
         d->scores = malloc(classes * sizeof *d->scores);
         d->columns = malloc((raw ? IFS__RAW_BLOCK * classes : 1) * sizeof *d->columns);
     }
-    if (!d || !d->runs || !d->row || !d->halves || !d->class_ids || !d->scores || !d->columns) {
+    if (!d || !d->runs || !d->row || !d->halves || !d->class_ids || !d->scores || !d->columns ||
+        (raw && !ifs__set_raw_head(d, raw))) {
         ifs_detection_decoder_destroy(d);
         return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate a decoder of %d classes", (int)params->num_classes);
     }
     runs_of(params->class_mask, (size_t)params->num_classes, d->runs);
-    if (raw && !ifs__set_raw_head(d, raw)) {
-        ifs_detection_decoder_destroy(d);
-        return ifs__fail(IFS_ERR_OUT_OF_MEMORY, "cannot allocate the weights of a decoder of %d classes",
-                         (int)params->num_classes);
-    }
     *out = d;
     return IFS_OK;
 }
@@ -164,18 +160,15 @@ void ifs_detection_decoder_destroy(ifs_detection_decoder *decoder) {
 
 /* ---- one output ---- */
 
-static inline float element(const ifs__detect_view *v, size_t i) {
-    return ifs__element(v->output, v->params->dtype, i);
-}
-
 static ifs__box decode(const ifs__detect_view *v, int32_t anchor) {
     size_t first = (size_t)anchor, step = v->row_length;
     if (v->params->head != IFS_DETECT_HEAD_YOLOV8) {
         first *= v->row_length;
         step = 1;
     }
-    float x = element(v, first), y = element(v, first + step);
-    float w = element(v, first + 2 * step), h = element(v, first + 3 * step);
+    const int32_t dtype = v->params->dtype;
+    float x = ifs__element(v->output, dtype, first), y = ifs__element(v->output, dtype, first + step);
+    float w = ifs__element(v->output, dtype, first + 2 * step), h = ifs__element(v->output, dtype, first + 3 * step);
     if (v->params->head != IFS_DETECT_HEAD_YOLOX)
         return ifs__box_of_center(x, y, w, h);
     int level = v->params->num_strides - 1;

@@ -117,21 +117,14 @@ struct Nv12 {
 };
 
 /* A colour source, converted to gray before it is sampled. RGB: red is byte 0. */
-template <class Source, bool RGB> struct ToGray {
+template <class Source, bool RGB> struct ToGray : Source {
     static constexpr int CHANNELS = 1;
-    typedef typename Source::Rows Rows;
-    static __device__ Rows rows(const Image &p, int32_t y) { return Source::rows(p, y); }
-    static __device__ bool safe(const Image &p, int32_t y) { return Source::safe(p, y); }
-    Source source;
     uint32_t both_grays;
-    template <bool SAFE> __device__ void load(const Rows &rows, int32_t x, bool both) {
-        source.template load<SAFE>(rows, x, both);
-    }
     __device__ uint32_t gray(uint32_t pixel) const {
-        return ifs__pixel_gray(source.byte(pixel, 0), source.byte(pixel, 1), source.byte(pixel, 2), RGB);
+        return ifs__pixel_gray(this->byte(pixel, 0), this->byte(pixel, 1), this->byte(pixel, 2), RGB);
     }
     __device__ void finish(bool both) {
-        source.finish(both);
+        Source::finish(both);
         both_grays = gray(0) | gray(1) << 8;
     }
     __device__ uint32_t pair(uint32_t) const { return both_grays; }

@@ -9,32 +9,22 @@
 #include "preprocess_batch.cuh"
 
 #include <string.h>
+#include <type_traits>
 
 namespace {
 
-/* The type whose store writes so many bytes. */
-template <size_t NBYTES> struct Word;
-template <> struct Word<1> {
-    typedef uint8_t type;
-};
-template <> struct Word<2> {
-    typedef uint16_t type;
-};
-template <> struct Word<4> {
-    typedef uint32_t type;
-};
-template <> struct Word<8> {
-    typedef uint2 type;
-};
-template <> struct Word<16> {
-    typedef uint4 type;
-};
+/* The type whose store writes so many bytes: 2, 4, 8 or 16. */
+template <size_t NBYTES>
+using Word =
+    std::conditional_t<NBYTES == 16, uint4,
+                       std::conditional_t<NBYTES == 8, uint2, std::conditional_t<NBYTES == 4, uint32_t, uint16_t>>>;
 
 template <typename T, int N> struct alignas(sizeof(T) * N) Vector {
     T element[N];
     __device__ void store(T *at) const {
-        typedef typename Word<sizeof(T) * N>::type All;
+        typedef Word<sizeof(T) * N> All;
         All all;
+        static_assert(sizeof all == sizeof element, "a vector is one store");
         memcpy(&all, element, sizeof all);
         *(All *)at = all;
     }

@@ -63,10 +63,7 @@ __device__ inline void write_detection(const Run &run, int image, uint32_t numbe
 
 template <typename T> __device__ inline Candidate candidate_of(const Run &run, int image, uint64_t key) {
     const uint32_t payload = (uint32_t)key, anchor = payload / (uint32_t)run.num_classes;
-    Candidate candidate;
-    candidate.box = decode<T>(run, image, anchor);
-    candidate.class_id = (int32_t)(payload - anchor * (uint32_t)run.num_classes);
-    return candidate;
+    return {decode<T>(run, image, anchor), (int32_t)(payload - anchor * (uint32_t)run.num_classes)};
 }
 
 /* ---- finish: an image with few candidates to the end; of one with many, a part is sorted ---- */
@@ -224,10 +221,7 @@ __global__ void __launch_bounds__(SUPPRESS_THREADS) suppress_kernel(const __grid
         suppress(
             tile, count, false, run.iou, kept_indices,
             [&](uint32_t i) {
-                Candidate candidate;
-                candidate.box = box_of(run.boxes[first_rank + (members ? members[i] : i)]);
-                candidate.class_id = (int32_t)class_id;
-                return candidate;
+                return Candidate{box_of(run.boxes[first_rank + (members ? members[i] : i)]), (int32_t)class_id};
             },
             [&](uint32_t i, uint32_t, const Candidate &) { run.kept[first_rank + (members ? members[i] : i)] = 1; });
     }
@@ -261,9 +255,7 @@ __global__ void __launch_bounds__(THREADS) emit_kernel(const __grid_constant__ R
             kept += numbers[side][w];
         }
         if (is_kept) {
-            Candidate candidate;
-            candidate.box = box_of(run.boxes[first_rank + i]);
-            candidate.class_id = run.classes[first_rank + i];
+            const Candidate candidate = {box_of(run.boxes[first_rank + i]), run.classes[first_rank + i]};
             write_detection(run, image, before + (uint32_t)__popc(mask & lanes_below()), candidate,
                             run.ranked[first_rank + i]);
         }

@@ -60,14 +60,7 @@ template <int N> struct Tile {
     uint32_t kept[N / 32]; /* one bit for each box */
 };
 
-__device__ inline ifs__box box_of(float4 v) {
-    ifs__box box;
-    box.x1 = v.x;
-    box.y1 = v.y;
-    box.x2 = v.z;
-    box.y2 = v.w;
-    return box;
-}
+__device__ inline ifs__box box_of(float4 v) { return {v.x, v.y, v.z, v.w}; }
 __device__ inline float4 vector_of(ifs__box box) { return make_float4(box.x1, box.y1, box.x2, box.y2); }
 
 struct Candidate {

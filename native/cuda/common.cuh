@@ -55,4 +55,12 @@ ifs_status ifs__check_stream(const ifs_stream *stream);
             return ifs__cuda_failed(ifs__error, device, what);                                                         \
     } while (0)
 
+/* Returns the status of a call, which is made with `device` current. */
+#define IFS__CUDA_ON(call, device, what)                                                                               \
+    do {                                                                                                               \
+        IFS__GUARD(device, what)                                                                                       \
+        IFS__CUDA(call, device, what);                                                                                 \
+        return IFS_OK;                                                                                                 \
+    } while (0)
+
 #endif

@@ -200,9 +200,7 @@ int32_t ifs_stream_device(const ifs_stream *stream) { return stream->device; }
 void *ifs_stream_native(const ifs_stream *stream) { return (void *)stream->native; }
 
 ifs_status ifs_stream_synchronize(ifs_stream *stream) {
-    IFS__GUARD(stream->device, "waiting for a stream");
-    IFS__CUDA(cudaStreamSynchronize(stream->native), stream->device, "waiting for a stream");
-    return IFS_OK;
+    IFS__CUDA_ON(cudaStreamSynchronize(stream->native), stream->device, "waiting for a stream");
 }
 
 /* ---- events ---- */
@@ -237,15 +235,11 @@ void ifs_event_destroy(ifs_event *event) {
 }
 
 ifs_status ifs_event_record(ifs_event *event, ifs_stream *stream) {
-    IFS__GUARD(stream->device, "recording an event");
-    IFS__CUDA(cudaEventRecord(event->native, stream->native), stream->device, "recording an event");
-    return IFS_OK;
+    IFS__CUDA_ON(cudaEventRecord(event->native, stream->native), stream->device, "recording an event");
 }
 
 ifs_status ifs_event_synchronize(ifs_event *event) {
-    IFS__GUARD(event->device, "waiting for an event");
-    IFS__CUDA(cudaEventSynchronize(event->native), event->device, "waiting for an event");
-    return IFS_OK;
+    IFS__CUDA_ON(cudaEventSynchronize(event->native), event->device, "waiting for an event");
 }
 
 ifs_status ifs_event_query(ifs_event *event, int32_t *done) {
@@ -258,10 +252,8 @@ ifs_status ifs_event_query(ifs_event *event, int32_t *done) {
 }
 
 ifs_status ifs_stream_wait(ifs_stream *stream, ifs_event *event) {
-    IFS__GUARD(stream->device, "letting a stream wait for an event");
-    IFS__CUDA(cudaStreamWaitEvent(stream->native, event->native, 0), stream->device,
-              "letting a stream wait for an event");
-    return IFS_OK;
+    IFS__CUDA_ON(cudaStreamWaitEvent(stream->native, event->native, 0), stream->device,
+                 "letting a stream wait for an event");
 }
 
 /* ---- graphs ---- */
@@ -310,9 +302,7 @@ ifs_status ifs_cuda_graph_end(ifs_stream *stream, ifs_cuda_graph **out) {
 }
 
 ifs_status ifs_cuda_graph_launch(ifs_cuda_graph *graph, ifs_stream *stream) {
-    IFS__GUARD(graph->device, "launching a graph");
-    IFS__CUDA(cudaGraphLaunch(graph->native, stream->native), graph->device, "launching a graph");
-    return IFS_OK;
+    IFS__CUDA_ON(cudaGraphLaunch(graph->native, stream->native), graph->device, "launching a graph");
 }
 
 void ifs_cuda_graph_destroy(ifs_cuda_graph *graph) {
@@ -342,10 +332,8 @@ ifs_status ifs__copy_rows(int32_t device, void *dst, const void *src, size_t str
                           ifs_stream *stream) {
     if (stride == nbytes)
         return ifs__copy(device, dst, src, rows * nbytes, stream);
-    IFS__GUARD(device, "copying memory");
-    IFS__CUDA(cudaMemcpy2DAsync(dst, nbytes, src, stride, nbytes, rows, cudaMemcpyHostToDevice, stream->native), device,
-              "copying memory");
-    return IFS_OK;
+    IFS__CUDA_ON(cudaMemcpy2DAsync(dst, nbytes, src, stride, nbytes, rows, cudaMemcpyHostToDevice, stream->native),
+                 device, "copying memory");
 }
 
 ifs_status ifs__copy_between(int32_t dst_device, void *dst, int32_t src_device, const void *src, size_t nbytes) {

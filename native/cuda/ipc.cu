@@ -53,9 +53,7 @@ ifs_status ifs_cuda_ipc_open(int32_t device, const uint8_t *handle, void **addre
 }
 
 ifs_status ifs_cuda_ipc_close(int32_t device, void *address) {
-    IFS__GUARD(device, "closing the memory of another process");
-    IFS__CUDA(cudaIpcCloseMemHandle(address), device, "closing the memory of another process");
-    return IFS_OK;
+    IFS__CUDA_ON(cudaIpcCloseMemHandle(address), device, "closing the memory of another process");
 }
 
 ifs_status ifs_cuda_ipc_export(int32_t device, void *address, uint8_t *handle) {

@@ -98,11 +98,7 @@ typedef struct ifs__box {
 /* YOLOv5 and YOLOv8: the centre and the size, in pixels of the canvas. */
 static inline IFS__HD ifs__box ifs__box_of_center(float cx, float cy, float w, float h) {
     float half_w = w * 0.5f, half_h = h * 0.5f;
-    ifs__box box;
-    box.x1 = cx - half_w;
-    box.y1 = cy - half_h;
-    box.x2 = cx + half_w;
-    box.y2 = cy + half_h;
+    const ifs__box box = {cx - half_w, cy - half_h, cx + half_w, cy + half_h};
     return box;
 }
 

@@ -85,9 +85,7 @@ typedef struct ifs__oriented_limit {
 
 static inline ifs__oriented_limit ifs__oriented_limit_of(float iou_threshold) {
     double value = 1.0 + (double)IFS__ORIENTED_EPS - (1.0 - (double)iou_threshold) * (1.0 - (double)iou_threshold);
-    ifs__oriented_limit limit;
-    limit.value = (float)value;
-    limit.reach = (float)(0.01 - log(value));
+    const ifs__oriented_limit limit = {(float)value, (float)(0.01 - log(value))};
     return limit;
 }
 

@@ -28,10 +28,6 @@ namespace {
 
 /* ---- writing the results ---- */
 
-__device__ inline ifs_detection *detections_of(const Run &run, int image) {
-    return (ifs_detection *)(run.out + image * run.out_size + sizeof(ifs_cuda_detections));
-}
-
 __device__ inline void write_head(const Run &run, int image, uint32_t num_candidates, uint32_t kept) {
     ifs_cuda_detections head;
     const uint32_t limit = (uint32_t)run.max_detections;
@@ -50,15 +46,10 @@ __device__ inline void write_detection(const Run &run, int image, uint32_t numbe
         return;
     const Image &p = run.images[image];
     const ifs__box box = ifs__box_to_source(candidate.box, p.to_source, p.source_width, p.source_height);
-    ifs_detection detection;
-    detection.x1 = box.x1;
-    detection.y1 = box.y1;
-    detection.x2 = box.x2;
-    detection.y2 = box.y2;
-    detection.score = ifs__score_of_key((uint32_t)(key >> 32));
-    detection.class_id = candidate.class_id;
-    detection.row = (int32_t)((uint32_t)key / (uint32_t)run.num_classes);
-    detections_of(run, image)[number] = detection;
+    const float score = ifs__score_of_key((uint32_t)(key >> 32));
+    const int32_t row = (int32_t)((uint32_t)key / (uint32_t)run.num_classes);
+    ifs_detection *detections = (ifs_detection *)(run.out + image * run.out_size + sizeof(ifs_cuda_detections));
+    detections[number] = {box.x1, box.y1, box.x2, box.y2, score, candidate.class_id, row};
 }
 
 template <typename T> __device__ inline Candidate candidate_of(const Run &run, int image, uint64_t key) {

@@ -118,16 +118,9 @@ __global__ void __launch_bounds__(THREADS) emit_kernel(const __grid_constant__ R
             kept += of_warps[w];
         }
         if (is_kept && number < run.max_detections) {
-            ifs_oriented_detection box;
-            box.x = number_of(run, image, found[i].row, 0);
-            box.y = number_of(run, image, found[i].row, 1);
-            box.width = number_of(run, image, found[i].row, 2);
-            box.height = number_of(run, image, found[i].row, 3);
-            box.angle = number_of(run, image, found[i].row, run.angle);
-            box.score = found[i].score;
-            box.class_id = found[i].class_id;
-            box.row = found[i].row;
-            boxes[number] = box;
+            const ifs_detection &d = found[i];
+            const auto at = [&](int32_t k) { return number_of(run, image, d.row, k); };
+            boxes[number] = {at(0), at(1), at(2), at(3), at(run.angle), d.score, d.class_id, d.row};
         }
     }
     if (threadIdx.x == 0) {

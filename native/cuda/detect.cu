@@ -315,6 +315,27 @@ static ifs_status upload_mask(const Run &run, const uint8_t *mask, int32_t devic
     return error == cudaSuccess ? IFS_OK : ifs__cuda_failed(error, device, "copying the class mask of a decoder");
 }
 
+/* Allocates the workspace, and fills it for the first run. Where it fails, the decoder can be destroyed. */
+static ifs_status prepare(ifs_cuda_detection_decoder *d, const uint8_t *mask) {
+    const size_t images = (size_t)(d->max_batch < MAX_IMAGES ? d->max_batch : MAX_IMAGES);
+    const size_t nbytes = lay_out(d->run, images, mask, nullptr);
+    d->budget = ifs__budget_in_use();
+    IFS__TRY(ifs__budget_charge(d->budget, nbytes));
+    d->nbytes = nbytes; /* from here on, the decoder's end credits them */
+    IFS__TRY(ifs__device_alloc(d->device, nbytes, &d->workspace));
+    lay_out(d->run, images, mask, (uint8_t *)d->workspace);
+    int processors = 0;
+    IFS__CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, d->device), d->device,
+              "reading the number of multiprocessors");
+    d->blocks = 8 * processors;
+    const char *what = "clearing the counters of a decoder";
+    ifs__device_guard guard(d->device);
+    /* Not on the legacy stream: another thread's capture on a blocking stream would have to wait for it, and fail. */
+    IFS__CUDA(clear_counters(d->run, cudaStreamPerThread), d->device, what);
+    IFS__CUDA(cudaStreamSynchronize(cudaStreamPerThread), d->device, what); /* runs are queued on other streams */
+    return mask ? upload_mask(d->run, mask, d->device) : IFS_OK;
+}
+
 ifs_status ifs_cuda_detection_decoder_create(const ifs_detect_params *params, int32_t max_batch, int32_t device,
                                              ifs_cuda_detection_decoder **out) {
     if (!params || !out)
@@ -358,38 +379,7 @@ ifs_status ifs_cuda_detection_decoder_create(const ifs_detect_params *params, in
                    : run.max_candidates > MIN_CAPACITY / 2 ? (d->total / 2 < run.max_candidates ? d->total : 2 * limit)
                                                            : (d->total < MIN_CAPACITY ? d->total : MIN_CAPACITY);
 
-    const size_t images = (size_t)(max_batch < MAX_IMAGES ? max_batch : MAX_IMAGES);
-    const bool with_mask = params->class_mask != nullptr;
-    d->nbytes = lay_out(run, images, with_mask, nullptr);
-    ifs_budget *budget = ifs__budget_in_use();
-    ifs_status status = ifs__budget_charge(budget, d->nbytes);
-    if (status == IFS_OK) {
-        d->budget = budget;
-        status = ifs__device_alloc(device, d->nbytes, &d->workspace);
-    } else
-        ifs_budget_destroy(budget);
-    if (status == IFS_OK) {
-        lay_out(run, images, with_mask, (uint8_t *)d->workspace);
-        d->dirty = true;
-        int processors = 0;
-        cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-        if (error != cudaSuccess)
-            status = ifs__cuda_failed(error, device, "reading the number of multiprocessors");
-        d->blocks = 8 * processors;
-    }
-    if (status == IFS_OK) {
-        ifs__device_guard guard(device);
-        /* Not on the legacy stream: another thread's capture on a blocking stream would have to wait for it, and fail.
-         */
-        cudaError_t error = clear_counters(run, cudaStreamPerThread);
-        if (error == cudaSuccess)
-            error = cudaStreamSynchronize(cudaStreamPerThread); /* runs are queued on other streams */
-        if (error != cudaSuccess)
-            status = ifs__cuda_failed(error, device, "clearing the counters of a decoder");
-        if (status == IFS_OK && with_mask)
-            status = upload_mask(run, params->class_mask, device);
-        d->dirty = false;
-    }
+    const ifs_status status = prepare(d, params->class_mask);
     if (status != IFS_OK) {
         ifs_cuda_detection_decoder_destroy(d);
         return status;

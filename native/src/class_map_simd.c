@@ -10,12 +10,10 @@
 
 #if IFS__AVX2
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* ---- AVX2 and NEON ---- */
 
 /* The scores of eight points, `step` apart; lanes beyond `n` are 0. */
-INLINE IFS__TARGET_AVX2 __m256 points_avx2(const float *at, size_t step, int32_t n) {
+IFS__INLINE IFS__TARGET_AVX2 __m256 points_avx2(const float *at, size_t step, int32_t n) {
     if (step == 1 && n >= 8)
         return _mm256_loadu_ps(at);
     const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -25,14 +23,14 @@ INLINE IFS__TARGET_AVX2 __m256 points_avx2(const float *at, size_t step, int32_t
 }
 
 /* The first `n` of eight classes, as bytes. */
-INLINE IFS__TARGET_AVX2 void store_avx2(__m256 best, uint8_t *dst, int32_t n) {
+IFS__INLINE IFS__TARGET_AVX2 void store_avx2(__m256 best, uint8_t *dst, int32_t n) {
     int32_t classes[8];
     _mm256_storeu_si256((__m256i *)classes, _mm256_castps_si256(best));
     for (int32_t i = 0; i < 8 && i < n; i++)
         dst[i] = (uint8_t)classes[i];
 }
 
-INLINE IFS__TARGET_AVX2 __m256 number_avx2(int32_t c) { return _mm256_castsi256_ps(_mm256_set1_epi32(c)); }
+IFS__INLINE IFS__TARGET_AVX2 __m256 number_avx2(int32_t c) { return _mm256_castsi256_ps(_mm256_set1_epi32(c)); }
 
 IFS__TARGET_AVX2 static void best_avx2(const ifs__class_scores *s, size_t first, uint8_t *dst, int32_t n) {
     for (int32_t x = 0; x < n; x += 8) {
@@ -109,7 +107,7 @@ const ifs__class_passes ifs__class_avx2 = {best_avx2, agree_avx2, ifs__class_spr
 /* ---- AVX-512 ---- */
 
 /* The scores of sixteen points, `step` apart. */
-INLINE IFS__TARGET_AVX512 __m512 points_avx512(const float *at, size_t step, __mmask16 valid) {
+IFS__INLINE IFS__TARGET_AVX512 __m512 points_avx512(const float *at, size_t step, __mmask16 valid) {
     if (step == 1)
         return _mm512_maskz_loadu_ps(valid, at);
     const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

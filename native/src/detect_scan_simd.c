@@ -13,10 +13,8 @@
  * In YOLOv5's layout the objectness values of two anchors are a whole row apart, so nearly each one has a cache line of
  * its own. Plain loads keep most of these lines in flight at once; gathers and software prefetch measure slower.
  */
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) size_t objectness_any_avx2(const void *first,
-                                                                                         size_t row_length, size_t n,
-                                                                                         float threshold, int32_t *hits,
-                                                                                         bool half) {
+IFS__TARGET_AVX2 IFS__INLINE size_t objectness_any_avx2(const void *first, size_t row_length, size_t n, float threshold,
+                                                        int32_t *hits, bool half) {
     size_t count = 0, i = 0;
     for (; i + 16 <= n; i += 16) {
         float x[16];
@@ -100,9 +98,8 @@ IFS__TARGET_AVX2 static size_t products_above_avx2(const float *classes, size_t 
 #define GROUPS 8
 #endif
 
-IFS__TARGET_AVX2 static inline
-    __attribute__((always_inline)) uint64_t columns_any_avx2(const void *first, size_t row_length, size_t num_rows,
-                                                             size_t width, float threshold, bool half) {
+IFS__TARGET_AVX2 IFS__INLINE uint64_t columns_any_avx2(const void *first, size_t row_length, size_t num_rows,
+                                                       size_t width, float threshold, bool half) {
     __m256 limit = _mm256_set1_ps(threshold), lowest = _mm256_set1_ps(-INFINITY);
     uint64_t mask = 0;
     size_t i = 0;

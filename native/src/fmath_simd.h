@@ -11,19 +11,17 @@
 
 #if IFS__AVX2
 /* Element i of an array of float32 or, with `half`, of float16, and the eight elements from i on. */
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) float ifs__element_avx2(const void *at, size_t i,
-                                                                                      bool half) {
+IFS__TARGET_AVX2 IFS__INLINE float ifs__element_avx2(const void *at, size_t i, bool half) {
     return half ? _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(((const uint16_t *)at)[i]))) : ((const float *)at)[i];
 }
 
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) __m256 ifs__load_avx2(const void *at, size_t i,
-                                                                                    bool half) {
+IFS__TARGET_AVX2 IFS__INLINE __m256 ifs__load_avx2(const void *at, size_t i, bool half) {
     return half ? _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const uint16_t *)at + i)))
                 : _mm256_loadu_ps((const float *)at + i);
 }
 
 /* ifs__exp on eight lanes. */
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) __m256 ifs__exp_avx2(__m256 x) {
+IFS__TARGET_AVX2 IFS__INLINE __m256 ifs__exp_avx2(__m256 x) {
 #define C(value) _mm256_set1_ps(value)
     x = _mm256_max_ps(C(IFS__EXP_MIN), _mm256_min_ps(C(IFS__EXP_MAX), x));
     __m256 t = _mm256_add_ps(_mm256_mul_ps(x, C(IFS__EXP_LOG2E)), C(IFS__EXP_ROUND));

@@ -14,6 +14,9 @@
 extern "C" {
 #endif
 
+/* Inlined into each caller, whose constant arguments choose the code. */
+#define IFS__INLINE static inline __attribute__((always_inline))
+
 /* ---- errors ---- */
 
 #if defined(__GNUC__)

@@ -12,18 +12,16 @@
 #if IFS__AVX2
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* ---- AVX2 and NEON ---- */
 
-INLINE IFS__TARGET_AVX2 __m256 sigmoid_avx2(__m256 sum) {
+IFS__INLINE IFS__TARGET_AVX2 __m256 sigmoid_avx2(__m256 sum) {
     const __m256 one = _mm256_set1_ps(1.0f), zero = _mm256_setzero_ps();
     const __m256 e = ifs__exp_avx2(_mm256_sub_ps(zero, sum));
     return _mm256_max_ps(_mm256_div_ps(one, _mm256_add_ps(one, e)), zero);
 }
 
-INLINE IFS__TARGET_AVX2 void activate_any_avx2(const void *prototypes, size_t plane, const float *coefficients,
-                                               int32_t num, float *dst, int32_t n, bool half) {
+IFS__INLINE IFS__TARGET_AVX2 void activate_any_avx2(const void *prototypes, size_t plane, const float *coefficients,
+                                                    int32_t num, float *dst, int32_t n, bool half) {
     int32_t x = 0;
     for (; x + 32 <= n; x += 32) {
         __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};

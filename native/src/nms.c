@@ -218,8 +218,7 @@ typedef struct task {
 /* These two are inlined: the grid is a local variable then, which the arrays of numbers cannot alias.
  *
  * Compares a box with the one chain of a grid of one cell, and enters it there if none suppresses it. */
-static inline __attribute__((always_inline)) ifs_status add_to_chain(ifs__nms *nms, uint32_t rank, ifs__box box,
-                                                                     float area, const task *t) {
+IFS__INLINE ifs_status add_to_chain(ifs__nms *nms, uint32_t rank, ifs__box box, float area, const task *t) {
     if (t->suppressed(nms->pool, nms->links, nms->cells[0], box, area, t->match, t->threshold)) {
         nms->kept[rank] = 0;
         if (t->group)
@@ -232,8 +231,8 @@ static inline __attribute__((always_inline)) ifs_status add_to_chain(ifs__nms *n
 }
 
 /* The same for a grid of several cells. */
-static inline __attribute__((always_inline)) ifs_status add_to_grid(ifs__nms *nms, uint32_t rank, ifs__box box,
-                                                                    float area, const task *t, const grid *g) {
+IFS__INLINE ifs_status add_to_grid(ifs__nms *nms, uint32_t rank, ifs__box box, float area, const task *t,
+                                   const grid *g) {
     int32_t columns[IFS__NMS_MAX_GRID], rows[IFS__NMS_MAX_GRID];
     const int32_t num_columns = cells_to_compare(box.x1, box.x2, g->x, g->x_scale, g, columns);
     const int32_t num_rows = cells_to_compare(box.y1, box.y2, g->y, g->y_scale, g, rows);

@@ -26,9 +26,8 @@ static inline __m256 maximum(__m256 a, __m256 b) {
 #define maximum _mm256_max_ps
 #endif
 
-IFS__TARGET_AVX2 static inline
-    __attribute__((always_inline)) bool matched_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links,
-                                                     int32_t head, ifs__box box, float area, float limit, bool covers) {
+IFS__TARGET_AVX2 IFS__INLINE bool matched_avx2(const ifs__nms_chunk *pool, const ifs__nms_link *links, int32_t head,
+                                               ifs__box box, float area, float limit, bool covers) {
     __m256 x1 = _mm256_set1_ps(box.x1), y1 = _mm256_set1_ps(box.y1), x2 = _mm256_set1_ps(box.x2),
            y2 = _mm256_set1_ps(box.y2), own = _mm256_set1_ps(area), threshold = _mm256_set1_ps(limit),
            zero = _mm256_setzero_ps();

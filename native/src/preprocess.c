@@ -146,7 +146,7 @@ typedef struct row_pair {
 } row_pair;
 
 /* Inlined: the call would be a store, which waits here until the streaming stores of the row before have drained. */
-static inline __attribute__((always_inline)) row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
+IFS__INLINE row_pair rows_of(const plan *p, int32_t d, double scale, bool halves) {
     const int32_t last = p->image->height - 1;
     const ifs__tap tap = halves ? (ifs__tap){2 * d, 1 | 1 << 16} : ifs__resize_tap(d, scale, p->image->height, false);
     const int32_t y0 = clamp(tap.index, last), y1 = tap.weights >> 16 ? clamp(tap.index + 1, last) : y0;

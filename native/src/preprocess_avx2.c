@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define TARGET IFS__TARGET_AVX2
-#define INLINE static inline __attribute__((always_inline)) TARGET
+#define INLINE IFS__INLINE TARGET
 
 INLINE __m128i load128(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)p); }
 INLINE __m128i load64(const uint8_t *p) { return _mm_loadl_epi64((const __m128i *)p); }

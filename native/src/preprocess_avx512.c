@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define TARGET IFS__TARGET_AVX512
-#define INLINE static inline __attribute__((always_inline)) TARGET
+#define INLINE IFS__INLINE TARGET
 
 /* The bytes 4 i to 4 i + 3 of an index that makes two int16 out of bytes `first` and `second`; the mask PAIRS zeroes
  * the upper halves. */

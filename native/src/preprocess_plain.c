@@ -17,8 +17,7 @@ void ifs__nv12_plain(const uint8_t *y, const uint8_t *uv, uint8_t *bgr, int32_t 
 }
 
 /* Inlined, so that the number of planes is known to the compiler. */
-static inline __attribute__((always_inline)) void columns_of(const uint8_t *row, const ifs__columns *t, int32_t planes,
-                                                             int16_t *dst, size_t pitch) {
+IFS__INLINE void columns_of(const uint8_t *row, const ifs__columns *t, int32_t planes, int16_t *dst, size_t pitch) {
     const int32_t count = t->count, *offset = t->offset;
     const int16_t *weight = t->weight;
     for (int32_t x = 0; x < count; x++) {

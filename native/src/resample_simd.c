@@ -15,16 +15,15 @@
 #define HALF (1 << (IFS__RESAMPLE_BITS - 1))
 
 /* The four sums as bytes. */
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) uint32_t bytes_of(__m128i sums) {
+IFS__TARGET_AVX2 IFS__INLINE uint32_t bytes_of(__m128i sums) {
     __m128i words = _mm_srai_epi32(sums, IFS__RESAMPLE_BITS);
     words = _mm_packs_epi32(words, words);
     return (uint32_t)_mm_cvtsi128_si32(_mm_packus_epi16(words, words));
 }
 
 /* The taps from k on, one at a time. */
-IFS__TARGET_AVX2 static inline __attribute__((always_inline)) __m128i remaining_taps(const uint8_t *at, int32_t pixel,
-                                                                                     const int32_t *weight, int32_t k,
-                                                                                     int32_t count, __m128i sums) {
+IFS__TARGET_AVX2 IFS__INLINE __m128i remaining_taps(const uint8_t *at, int32_t pixel, const int32_t *weight, int32_t k,
+                                                    int32_t count, __m128i sums) {
     for (; k < count; k++) {
         const uint8_t *p = at + (int64_t)k * pixel;
         __m128i values = _mm_setr_epi32(p[0], p[1], p[2], 0);

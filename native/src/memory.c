@@ -323,13 +323,6 @@ static ifs_status ensure_block(ifs_memory *memory, int32_t side) {
     return block_new(kind, memory->device, NULL, memory->nbytes, memory->budget, block);
 }
 
-/* The newer side was copied to the other, completely. */
-static void set_synced(ifs_memory *memory) {
-    memory->origin = memory->head;
-    memory->copied = memory->nbytes;
-    memory->head = IFS_HEAD_SYNCED;
-}
-
 /* ERR_INVALID_ARGUMENT if a copy would be captured into a graph: its event could not be waited for. */
 static ifs_status check_not_captured(const ifs_memory *memory, ifs_stream *stream) {
     if (!stream || !ifs__stream_captures(stream))
@@ -351,7 +344,9 @@ static ifs_status copy(ifs_memory *memory, void *dst, const void *src, ifs_strea
         IFS__TRY(ifs_event_record(*done, stream));
         *pending = true;
     }
-    set_synced(memory);
+    memory->origin = memory->head;
+    memory->copied = memory->nbytes;
+    memory->head = IFS_HEAD_SYNCED;
     return IFS_OK;
 }
 

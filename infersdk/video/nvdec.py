@@ -17,7 +17,7 @@ from ..errors import BackendUnavailableError, ConfigError, DeviceUnavailableErro
 from ..image.images import DevicePixels
 from ._av import import_av, reason
 from .frames import DeviceFrame
-from .source_reader import MAX_PIXELS, TIMEOUT, Clock, Decoded, SourceReader, packets_of, turn_of
+from .source_reader import MAX_PIXELS, TIMEOUT, Decoded, SourceReader, packets_of, turn_of
 
 __all__ = ["DeviceVideoReader"]
 
@@ -78,10 +78,10 @@ class DeviceVideoReader(SourceReader[DeviceFrame]):
             source, even=True, prefetch=prefetch, drop=drop, drop_after=drop_after, timeout=timeout, options=options
         )
 
-    def _decode(self, stream: Any, so_far: Decoded) -> Generator[DeviceFrame, None, None]:
+    def _decode(self, stream: Any) -> Generator[DeviceFrame, None, None]:
         decoder = _decoder(self._av, stream, self.device, self._shown, self._decoders)
         in_use = self._prefetch + _IN_USE
-        return _decode(self._av, stream, decoder, self._decoders, self.device, so_far, self._shown, self._clock, in_use)
+        return _decode(self._av, stream, decoder, self._decoders, self.device, self._decoded, self._shown, in_use)
 
 
 def _decoder(av: Any, stream: Any, device: Device, shown: str, decoders: list[Any]) -> Any:
@@ -117,7 +117,7 @@ def _decoder(av: Any, stream: Any, device: Device, shown: str, decoders: list[An
 
 def _decode(
     av: Any, stream: Any, decoder: Any, decoders: list[Any], device: Device, so_far: Decoded, shown: str,
-    clock: Clock, in_use: int,
+    in_use: int,
 ) -> Generator[DeviceFrame, None, None]:  # fmt: skip
     """All frames; what cannot be decoded is skipped and counted. At the end `decoders` has the decoder alone."""
     # FFmpeg allocates memory for a copy when all that it has is in use. The first frames of a new decoder are held, so
@@ -145,9 +145,9 @@ def _decode(
                     held.append(frame)
                     if len(held) == in_use:
                         held = None
-                at = clock.time_of(frame.time)
+                at = so_far.time_of(frame.time)
                 pixels = _pixels(frame, planes, decoder, copied, device, shown)
-                yield DeviceFrame(pixels, at, so_far.add(at, clock.fps), NAME)
+                yield DeviceFrame(pixels, at, so_far.add(at), NAME)
     finally:
         decoders[:] = [decoder]  # a reader that was given up, and ended late, may have left another one
     if problem and not so_far.frames:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import ConfigError, VideoError
 from .frames import Frame
-from .source_reader import TIMEOUT, Clock, Decoded, SourceReader, check_even, packets_of, turn_of
+from .source_reader import TIMEOUT, Decoded, SourceReader, check_even, packets_of, turn_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -85,8 +85,8 @@ class VideoReader(SourceReader[Frame]):
             options=options,
         )
 
-    def _decode(self, stream: Any, so_far: Decoded) -> Generator[Frame, None, None]:
-        return _decode(self._av, stream, self._format, so_far, self._shown, self._clock)
+    def _decode(self, stream: Any) -> Generator[Frame, None, None]:
+        return _decode(self._av, stream, self._format, self._decoded, self._shown)
 
 
 def check_format(format: str) -> None:
@@ -95,9 +95,7 @@ def check_format(format: str) -> None:
         raise ConfigError(f"unknown format {format!r}; use one of {', '.join(_FORMATS)}")
 
 
-def _decode(
-    av: Any, stream: Any, format: str, so_far: Decoded, shown: str, clock: Clock
-) -> Generator[Frame, None, None]:
+def _decode(av: Any, stream: Any, format: str, so_far: Decoded, shown: str) -> Generator[Frame, None, None]:
     """All frames; packets that cannot be decoded are skipped and counted."""
     converter = av.video.reformatter.VideoReformatter()
     turn: tuple[bool, bool, bool] | None = None  # it changes at key frames
@@ -110,7 +108,7 @@ def _decode(
         for frame in decoded:
             if format == "nv12":  # a stream may change its size
                 check_even(frame, shown)
-            at = clock.time_of(frame.time)
+            at = so_far.time_of(frame.time)
             pixels = _pixels(converter, frame, _FORMATS[format])
             if turn is None or frame.key_frame:  # reading it takes a twentieth of the time of a frame
                 turn = turn_of(frame)
@@ -123,7 +121,7 @@ def _decode(
                     )
                 pixels = pixels.swapaxes(0, 1) if exchanged else pixels
                 pixels = np.ascontiguousarray(pixels[:: -1 if down else 1, :: -1 if across else 1])
-            yield Frame(pixels, format, at, so_far.add(at, clock.fps))
+            yield Frame(pixels, format, at, so_far.add(at))
 
 
 def _pixels(converter: Any, frame: Any, target: str) -> npt.NDArray[np.uint8]:

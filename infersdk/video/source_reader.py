@@ -11,7 +11,6 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "TIMEOUT", "Clock", "Decoded", "SourceReader", "check_even", "check_seconds", "is_camera", "packets_of",
+    "TIMEOUT", "Decoded", "SourceReader", "check_even", "check_seconds", "is_camera", "packets_of",
     "source_text", "turn_of",
 ]  # fmt: skip
 
@@ -66,24 +65,50 @@ _LATER = 1.0
 _stalled: dict[str, Prefetch[Any]] = {}
 
 
-@dataclass
 class Decoded:
-    """The progress of the decoding thread.
+    """The progress of the decoding thread, and the times of frames in seconds from the start of the video.
+
+    Frames without a time, such as the first ones of a stream that is joined, follow one another at the frame rate. So
+    does a frame that is earlier than the one before it, as after a restart of a camera's clock: no time is earlier than
+    the last one. Two frames of a damaged stream may have one time.
+
+    Args:
+        arrivals: whether frames have the times at which they are decoded, and not those that FFmpeg gives them.
 
     Attributes:
         broken: why reading failed before the end; else empty.
         stopped: no further frame is wanted: the thread ends with the next packet, whether that gives a frame or not.
     """
 
-    frames: int = 0
-    damaged: int = 0
-    end: float = 0.0
-    broken: str = ""
-    stopped: bool = False
+    def __init__(self, stream: Any, fps: float | None, *, arrivals: bool = False) -> None:
+        self.frames = self.damaged = 0
+        self.end, self.broken, self.stopped = 0.0, "", False
+        self._fps, self._arrivals = fps, arrivals
+        start = None if arrivals else stream.start_time
+        self._begin = float(start * stream.time_base) if start is not None else None  # start time of the source
+        self._interval = 1 / (fps or 30.0)
+        self._start: float | None = None
+        self._last = self._next = 0.0
 
-    def add(self, at: float, fps: float | None) -> int:
+    def time_of(self, given: float | None) -> float:
+        if self._arrivals:
+            given = time.monotonic()
+        if given is None:
+            at = self._next
+        else:
+            if self._start is None:
+                self._start = given - self._next
+                if self._next == 0.0 and self._begin is not None and self._begin <= given:
+                    self._start = self._begin
+            at = given - self._start
+            if at < self._last:
+                self._start, at = given - self._next, self._next
+        self._last, self._next = at, at + self._interval
+        return at
+
+    def add(self, at: float) -> int:
         """Counts a frame that is shown at this time; returns its number."""
-        self.end = max(self.end, at + (1 / fps if fps else 0.0))
+        self.end = max(self.end, at + (self._interval if self._fps else 0.0))
         self.frames += 1
         return self.frames - 1
 
@@ -142,8 +167,7 @@ class SourceReader(ABC, Generic[FrameKind]):
             self._describe(stream, even)
             stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}  # its size may change from frame to frame
             stream.thread_type = "SLICE" if self.live else "AUTO"  # threads over frames would delay as many frames
-            self._decoded = Decoded()
-            frames = self._decode(stream, self._decoded)
+            frames = self._decode(stream)
         except BaseException:
             self._container.close()
             raise
@@ -162,9 +186,9 @@ class SourceReader(ABC, Generic[FrameKind]):
             raise
 
     @abstractmethod
-    def _decode(self, stream: Any, so_far: Decoded) -> Generator[FrameKind, None, None]:
-        """All frames of a stream of PyAV, counted in `so_far`. It closes the container at its end, and knows nothing of
-        the reader, so that the garbage collector can take that.
+    def _decode(self, stream: Any) -> Generator[FrameKind, None, None]:
+        """All frames of a stream of PyAV, counted in `_decoded`. It closes the container at its end, and knows nothing
+        of the reader, so that the garbage collector can take that.
         """
 
     def _open(self, scheme: str, camera: bool, timeout: float, options: dict[str, str]) -> Any:
@@ -217,7 +241,7 @@ class SourceReader(ABC, Generic[FrameKind]):
         if not rate and (guess := stream.guessed_rate) and (guess * stream.time_base < 1 or guess < MAX_FPS):
             rate = guess
         self.fps: float | None = float(rate) if rate and rate <= MAX_FPS and not arrivals else None
-        self._clock = Clock(stream, self.fps, arrivals=arrivals)
+        self._decoded = Decoded(stream, self.fps, arrivals=arrivals)
         length = stream.duration * stream.time_base if stream.duration else None
         if length is None and self._container.duration:
             length = self._container.duration / self._av.time_base
@@ -367,42 +391,6 @@ def _allowed(scheme: str) -> dict[str, str]:
         "protocol_whitelist": ",".join((scheme, *_NETWORK)),
         "format_whitelist": ",".join((*_FORMATS, *_NETWORK_FORMATS)),
     }
-
-
-class Clock:
-    """The times of frames in seconds from the start of the video.
-
-    Frames without a time, such as the first ones of a stream that is joined, follow one another at the frame rate. So
-    does a frame that is earlier than the one before it, as after a restart of a camera's clock: no time is earlier than
-    the last one. Two frames of a damaged stream may have one time.
-
-    Args:
-        arrivals: whether frames have the times at which they are decoded, and not those that FFmpeg gives them.
-    """
-
-    def __init__(self, stream: Any, fps: float | None, *, arrivals: bool = False) -> None:
-        self.fps, self._arrivals = fps, arrivals
-        start = None if arrivals else stream.start_time
-        self._begin = float(start * stream.time_base) if start is not None else None  # start time of the source
-        self._interval = 1 / (fps or 30.0)
-        self._start: float | None = None
-        self._last = self._next = 0.0
-
-    def time_of(self, given: float | None) -> float:
-        if self._arrivals:
-            given = time.monotonic()
-        if given is None:
-            at = self._next
-        else:
-            if self._start is None:
-                self._start = given - self._next
-                if self._next == 0.0 and self._begin is not None and self._begin <= given:
-                    self._start = self._begin
-            at = given - self._start
-            if at < self._last:
-                self._start, at = given - self._next, self._next
-        self._last, self._next = at, at + self._interval
-        return at
 
 
 def check_even(frame: Any, shown: str) -> None:

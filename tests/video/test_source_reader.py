@@ -19,7 +19,7 @@ from web import content, served
 
 from infersdk.errors import ConfigError
 from infersdk.video import VideoReader, VideoWriter
-from infersdk.video.source_reader import Clock, Decoded
+from infersdk.video.source_reader import Decoded
 
 
 @pytest.mark.parametrize(
@@ -38,13 +38,13 @@ from infersdk.video.source_reader import Clock, Decoded
     ],
 )
 def test_times(start: int | None, fps: float | None, given: list[float | None], expected: list[float]) -> None:
-    clock = Clock(SimpleNamespace(start_time=start, time_base=Fraction(1, 1000)), fps)
-    assert [clock.time_of(time) for time in given] == pytest.approx(expected)
+    decoded = Decoded(SimpleNamespace(start_time=start, time_base=Fraction(1, 1000)), fps)
+    assert [decoded.time_of(time) for time in given] == pytest.approx(expected)
 
 
 def test_what_is_counted() -> None:
-    decoded = Decoded()
-    assert [decoded.add(at, 10.0) for at in (0.0, 0.2, 0.1)] == [0, 1, 2]
+    decoded = Decoded(SimpleNamespace(start_time=None), 10.0)
+    assert [decoded.add(at) for at in (0.0, 0.2, 0.1)] == [0, 1, 2]
     assert (decoded.frames, decoded.end) == (3, pytest.approx(0.3))
 
 

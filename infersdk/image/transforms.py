@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["PixelTransform"]
 
 _ORDERS = {"rgb": lib.IFS_ORDER_RGB, "bgr": lib.IFS_ORDER_BGR, "gray": lib.IFS_ORDER_GRAY}
-_LAYOUTS = {"chw": lib.IFS_LAYOUT_CHW, "hwc": lib.IFS_LAYOUT_HWC}
+LAYOUTS = {"chw": lib.IFS_LAYOUT_CHW, "hwc": lib.IFS_LAYOUT_HWC}
 _DTYPES = {np.dtype(name): getattr(lib, f"IFS_{name.upper()}") for name in ("float32", "float16", "uint8")}
 
 
@@ -53,7 +53,7 @@ class PixelTransform:
     ) -> None:
         c = ffi.new("ifs_pixel_transform *")
         c.order = choice("order", order, _ORDERS)
-        c.layout = choice("layout", layout, _LAYOUTS)
+        c.layout = choice("layout", layout, LAYOUTS)
         try:
             self._dtype = np.dtype(dtype)
             c.dtype = _DTYPES[self._dtype]
@@ -105,7 +105,7 @@ class PixelTransform:
 
     @property
     def layout(self) -> str:
-        return next(name for name, code in _LAYOUTS.items() if code == self._c.layout)
+        return next(name for name, code in LAYOUTS.items() if code == self._c.layout)
 
     @property
     def dtype(self) -> np.dtype[Any]:

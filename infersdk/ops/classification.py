@@ -9,6 +9,7 @@ import numpy as np
 from ..core._lib import check, choice, ffi, lib
 from ..core.tensor_spec import aligned, as_array, float_code
 from ..errors import DTypeError, InputError, ShapeError
+from ..image.transforms import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,6 @@ __all__ = ["NO_CLASS", "class_map", "class_numbers", "topk"]
 
 #: The class of pixels that the network has not seen.
 NO_CLASS: int = lib.IFS_NO_CLASS
-
-_LAYOUTS = {"chw": lib.IFS_LAYOUT_CHW, "hwc": lib.IFS_LAYOUT_HWC}
 
 
 def topk(
@@ -141,6 +140,6 @@ def class_map_params(
     params = ffi.new("ifs_class_map_params *")
     params.dtype = float_code("scores are", dtype)
     params.num_classes, params.height, params.width = shape if layout == "chw" else (shape[2], *shape[:2])
-    params.layout = choice("layout", layout, _LAYOUTS)
+    params.layout = choice("layout", layout, LAYOUTS)
     params.threshold = threshold
     return params

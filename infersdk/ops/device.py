@@ -56,11 +56,6 @@ def _unpacked(data: npt.NDArray[np.uint8], layout: np.dtype[Any]) -> tuple[npt.N
     return row["boxes"][: int(row["count"])].copy(), DetectStats(*(int(row[name]) for name in DetectStats._fields))
 
 
-def _check_on_device(tensor: Tensor) -> None:
-    if tensor.device.ordinal < 0:
-        raise InputError(f"{tensor!r} has no device side; create it with device='cuda:0'")
-
-
 def preprocess_batch(
     views: Sequence[ImageView],
     geometries: Sequence[Geometry],
@@ -87,7 +82,8 @@ def preprocess_batch(
         raise ShapeError(f"{len(views)} images and {len(geometries)} geometries; give one for each image")
     if out.dtype != transform.dtype:
         raise DTypeError(f"out is {out.dtype}; the transform gives {transform.dtype}")
-    _check_on_device(out)
+    if out.device.ordinal < 0:
+        raise InputError(f"{out!r} has no device side; create it with device='cuda:0'")
     if on_host := next((view for view in views if not view.on_device), None):
         raise InputError(f"{on_host!r} is on the host; copy the image to {out.device} and use device_image_view()")
     images = ffi.new("ifs_image[]", [image._c[0] for image in views])

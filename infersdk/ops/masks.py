@@ -78,10 +78,7 @@ class PackedMasks:
 
     def crop(self, index: int) -> npt.NDArray[np.bool_]:
         """The pixels of a mask within its crop: an array of bool, (height, width) of `layout[index]`."""
-        mask = self.layout[operator.index(index)]
-        width = int(mask["width"])
-        if not width:
-            return np.zeros((int(mask["height"]), 0), np.bool_)
+        width = int(self.layout[operator.index(index)]["width"])
         return np.unpackbits(self.rows(index), axis=1, count=width, bitorder="little").view(np.bool_)
 
     def area(self, index: int) -> int:

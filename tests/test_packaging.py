@@ -268,6 +268,13 @@ def failing_build(folder: Path, **environment: str) -> str:
     return done.stdout + done.stderr
 
 
+def path_with_nvcc(folder: Path) -> str:
+    """PATH with an nvcc in front, which says that it was called, and fails."""
+    (folder / "nvcc").write_text("#!/bin/sh\necho nvcc was called; exit 1\n")
+    (folder / "nvcc").chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
@@ -279,7 +286,7 @@ def failing_build(folder: Path, **environment: str) -> str:
     ],
 )
 def test_one_line_says_what_a_build_misses(environment: dict[str, str], words: str, tmp_path: Path) -> None:
-    printed = failing_build(tmp_path, **({"INFERSDK_CUDA": "0"} | environment))
+    printed = failing_build(tmp_path, **({"INFERSDK_CUDA": "0", "PATH": path_with_nvcc(tmp_path)} | environment))
     pattern = words.replace("(", r"\(").replace(")", r"\)")
     assert [line for line in printed.splitlines() if re.match(pattern, line)]
     assert "Traceback" not in printed
@@ -287,9 +294,7 @@ def test_one_line_says_what_a_build_misses(environment: dict[str, str], words: s
 
 @pytest.mark.parametrize("wanted", ["", "1"])
 def test_cuda_is_built_when_it_is_asked_for_alone(wanted: str, tmp_path: Path) -> None:
-    (tmp_path / "nvcc").write_text("#!/bin/sh\necho nvcc was called; exit 1\n")
-    (tmp_path / "nvcc").chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    path = path_with_nvcc(tmp_path)
     printed = failing_build(tmp_path, INFERSDK_CUDA=wanted, PATH=path, CUDA_HOME="", CUDA_PATH="", CC="false")
     assert ("nvcc was called" in printed) == (wanted == "1")
 

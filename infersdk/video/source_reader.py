@@ -420,18 +420,20 @@ def packets_of(av: Any, stream: Any, so_far: Decoded, shown: str) -> Iterator[An
         VideoError: the source has sent no data for too long.
     """
     with stream.container as container:
-        packets = container.demux(stream)
-        while True:
+        packets, is_last = container.demux(stream), False
+        while not is_last:
             try:
-                packet = next(packets, None)
+                packet = next(packets)
             except av.error.FFmpegError as error:
                 if isinstance(error, (av.error.ExitError, TimeoutError)):
                     raise VideoError(f"{shown!r} has sent no data for too long: {reason(error)}") from None
                 so_far.broken = reason(error)
-                packet, packets = av.Packet(), iter(())
+                packet = av.Packet()
                 packet.stream, packet.time_base = stream, stream.time_base
-            if packet is None or so_far.stopped:
+            if so_far.stopped:
                 return
+            # PyAV fails behind this packet if other streams have appeared meanwhile.
+            is_last = packet.size == 0 and packet.dts is None
             damaged = so_far.damaged
             yield packet
             so_far.damaged += packet.is_corrupt and so_far.damaged == damaged

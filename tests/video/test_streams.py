@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import socket
 import tempfile
@@ -11,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from infersdk.errors import ClosedError, ConfigError, Overloaded, VideoError
 from infersdk.image import read_image
 from infersdk.video import StreamResult, Streams, VideoReader, VideoWriter
 
-pytest.importorskip("av")
+av = pytest.importorskip("av")
 
 
 def write(path: Path, count: int, size: tuple[int, int] = (64, 48), start: int = 0) -> Path:
@@ -298,10 +299,9 @@ def test_a_camera_that_breaks_off_is_opened_anew(rtsp: RtspServer) -> None:
         assert health.state == "running"
 
 
-@pytest.fixture
-def breaking_off(tmp_path: Path) -> Iterator[str]:
-    """The address of a camera that sends four seconds of video at once, and breaks off."""
-    data = write(tmp_path / "a.ts", 40).read_bytes()
+@contextmanager
+def sent_at_once(data: bytes) -> Iterator[str]:
+    """The address of a camera that sends this at once, and breaks off."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -314,6 +314,35 @@ def breaking_off(tmp_path: Path) -> Iterator[str]:
         threading.Thread(target=serve, daemon=True).start()
         yield f"tcp://127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def breaking_off(tmp_path: Path) -> Iterator[str]:
+    """The address of a camera that sends four seconds of video at once, and breaks off."""
+    with sent_at_once(write(tmp_path / "a.ts", 40).read_bytes()) as address:
+        yield address
+
+
+def transport_stream(videos: int, frames: int) -> bytes:
+    file = io.BytesIO()
+    with av.open(file, "w", format="mpegts") as container:
+        streams = [container.add_stream("mpeg2video", rate=25, width=64, height=64) for _ in range(videos)]
+        for number in range(frames):
+            frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), number, np.uint8), format="rgb24")
+            frame.pts = number
+            container.mux([packet for stream in streams for packet in stream.encode(frame)])
+        container.mux([packet for stream in streams for packet in stream.encode()])
+    return file.getvalue()
+
+
+def test_further_videos_appear_in_the_stream_of_a_camera() -> None:
+    data = transport_stream(1, 100) + transport_stream(3, 10)
+    options = {"probesize": "4000", "fpsprobesize": "0"}  # a camera is read without looking ahead
+    with sent_at_once(data) as address, Streams({"camera": address}, timeout=5, options=options) as streams:
+        for item in streams.run(Brightness()):
+            assert item.error is None
+            if streams.health()["camera"].connects == 3:
+                break
 
 
 def test_times_go_on_where_a_source_sends_ahead_of_time(breaking_off: str) -> None:
